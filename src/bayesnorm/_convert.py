@@ -1,0 +1,288 @@
+"""Any network -> the same network with normalized layers."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+
+from . import noise, norms, scales
+from ._calibrate import Start, calibrate, starting_points
+from ._hooks import hook, unhook
+from ._select import Choice, Selector, select
+from ._statistics import patch_stats
+from ._tracing import Example, activations, as_tuple, clean_cut, lacks_rule, lowered, measure, trace
+from .layers import NORMALIZED, ChannelNorm, NormLayer, norm_layers
+from .moments.program import Program
+from .moments.trace import Ref, Step, Trace
+from .norms import Analytic, Batch, NormSpec
+from .runtime import Opening, Runtime
+from .scales import Bayes, Noise, ScaleSpec
+
+InputStats = tuple[Any, Any] | list[tuple[Any, Any]] | None
+
+
+def convert(
+    model: nn.Module,
+    *,
+    norm: str | NormSpec,
+    scale: str | ScaleSpec,
+    input_stats: InputStats = None,
+    include: Selector = None,
+    exclude: Selector = None,
+    preserve: bool = True,
+    inplace: bool = False,
+    example: Example | None = None,
+    input_size: tuple[int, ...] | None = None,
+) -> nn.Module:
+    """Normalize the layers of a network; class, forward, methods, hooks and aliases stay as they are.
+
+    A network with BatchNorm gets exactly those replaced; one without gets a norm after each convolution and linear
+    layer. The convolution that a BatchNorm follows takes it over and leaves an identity in its place.
+
+    Arguments:
+        model: the network, on any device and in any mode.
+        norm: ``"batch"``, ``"weight"``, ``"analytic"``, or ``Batch(...)``, ``Weight()``, ``Analytic(...)``.
+        scale: ``"point"``, ``"noise"``, ``"bayes"``, or ``Point()``, ``Noise(...)``, ``Bayes(...)``.
+        input_stats: mean and variance per channel of the data as the network sees it (:func:`bayesnorm.input_stats`);
+            None means (0, 1). A list of pairs for a network of several inputs.
+        include: more layers to normalize, by name pattern, type or predicate ``f(name, module)``, or a list of these.
+        exclude: layers to leave alone, likewise.
+        preserve: the result computes in evaluation mode what ``model`` computes; False starts with s = 1 and b = 0.
+        inplace: change ``model`` itself, whose Parameter objects stay; else a copy is changed.
+        example: a batch of inputs, for what has to be measured: operations without a moment rule, patches, new batch
+            statistics.
+        input_size: size of one input ``(C, H, W)``, where the network accepts only one and no example is given.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 2, 1)).eval()
+    >>> x = torch.randn(4, 3, 8, 8)
+    >>> bayes = convert(net, norm="analytic", scale="bayes")
+    >>> torch.allclose(net(x), bayes(x), atol=1e-5)
+    True
+    """
+    norm, scale = norms.parse(norm), scales.parse(scale)
+    known = norm_layers(model)
+    if not inplace:
+        model = copy.deepcopy(model)
+    traces = _traces(model, norm, example, input_size)
+    choices = select(model, traces, include, exclude)
+    if not choices:
+        if not known:
+            raise ValueError(
+                "nothing to normalize: the network calls no BatchNorm, convolution or linear layer that is not excluded"
+            )
+        return model
+    starts = starting_points(model, choices, norm, preserve, example)
+    for number, choice in enumerate(choices):
+        index = number + 1 + max((layer.index for layer in known.values()), default=-1)
+        _replace(choice, norm, scale, index, starts[choice.name])
+    traces = [lowered(t, choices) for t in traces]
+    _wire(model, traces, input_stats)
+    if isinstance(norm, Analytic) and norm.first_layer == "patch":
+        _measure_patches(choices, traces, example)
+    calibrate([(cast(NormLayer, choice.module), starts[choice.name]) for choice in choices])
+    return model
+
+
+def _traces(
+    model: nn.Module, norm: NormSpec, example: Example | None, input_size: tuple[int, ...] | None
+) -> list[Trace]:
+    """Recorded runs; a network that cannot be run is only a problem if something depends on its structure."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+            raise ValueError("the network has lazy modules without parameters yet: run it on a batch first")
+    try:
+        traces = trace(model, example, input_size)
+    except ValueError:
+        structural = isinstance(norm, Analytic) or any(isinstance(m, (_BatchNorm, NormLayer)) for m in model.modules())
+        if structural:
+            raise
+        return []
+    if isinstance(norm, Analytic) and example is not None and any(lacks_rule(step) for t in traces for step in t.steps):
+        return measure(model, example)
+    return traces
+
+
+def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, index: int, start: Start) -> None:
+    """Turn a convolution (or a BatchNorm without one) into a normalized layer, in place: references stay valid."""
+    module, bn = choice.module, choice.bn
+    channels = start.s.numel()
+    where = {"device": start.s.device, "dtype": start.s.dtype}
+    made_norm = _make_norm(norm, bn, channels, where)
+    made_scale = _make_scale(scale, channels, index, where)
+    source = bn if bn is not None else module
+    if bn is not None and bn.weight is not None:
+        made_scale.s = bn.weight
+    if isinstance(source.bias, nn.Parameter):
+        made_scale.b = source.bias
+    training = module.training
+    if choice.standalone:
+        module.__dict__["bn_type"] = type(module)
+        _strip(module)
+        module.__class__ = ChannelNorm
+    else:
+        module.register_parameter("bias", None)
+        module.__class__ = NORMALIZED[type(module)]
+        if bn is not None:
+            _strip(bn)
+            bn.__class__ = nn.Identity  # type: ignore[assignment]
+    layer = cast(NormLayer, module)
+    layer.attach(made_norm, made_scale, index, choice.bn_name)
+    layer.norm.train(training if bn is None else bn.training)
+    layer.scale.train(training)
+    start.apply_(layer)
+
+
+def _make_norm(spec: NormSpec, bn: _BatchNorm | None, channels: int, where: dict[str, Any]) -> norms.Norm:
+    if isinstance(spec, Analytic):
+        return norms.AnalyticNorm(channels, **where)
+    if not isinstance(spec, Batch):
+        return norms.WeightNorm(channels, **where)
+    momentum = bn.momentum if bn is not None and spec.momentum is None else spec.momentum
+    if bn is None and momentum is None:
+        momentum = 0.1
+    eps = spec.eps if spec.eps is not None else (bn.eps if bn is not None else 1e-5)
+    sync = isinstance(bn, SyncBatchNorm)
+    return norms.BatchNorm(channels, momentum=momentum, eps=eps, sync=sync, **where)
+
+
+def _make_scale(spec: ScaleSpec, channels: int, index: int, where: dict[str, Any]) -> scales.Scale:
+    if isinstance(spec, Bayes):
+        return scales.BayesScale(channels, spec, index=index, **where)
+    if isinstance(spec, Noise):
+        return scales.NoiseScale(channels, spec, index=index, **where)
+    return scales.PointScale(channels, index=index, **where)
+
+
+def _strip(bn: nn.Module) -> None:
+    """Remove what made a module a BatchNorm; its hooks stay."""
+    bn._parameters.clear()
+    bn._buffers.clear()
+    for name in ("num_features", "eps", "momentum", "affine", "track_running_stats", "process_group"):
+        bn.__dict__.pop(name, None)
+
+
+def _wire(model: nn.Module, traces: list[Trace], input_stats: InputStats) -> None:
+    """Give all normalized layers a common runtime and let every module that contains some open the scope of a call."""
+    layers = list(norm_layers(model).values())
+    unhook(model)
+    device = layers[0].scale.s.device
+    if "noise_key" not in model._buffers:
+        _keep(model, "noise_key", torch.tensor(noise.draw_key(None), dtype=torch.int64, device=device))
+        _keep(model, "noise_step", torch.tensor(0, dtype=torch.int64, device=device))
+    wanting = [layer for layer in layers if layer.wants_moments]
+    program = _program(model, traces, input_stats, wanting) if wanting else None
+    runtime = Runtime(model, layers, program, clean_cut(traces, layers), activations(traces))
+    for module in model.modules():
+        inside = [m for m in module.modules() if isinstance(m, NormLayer)]
+        if not inside:
+            continue
+        opening = Opening(runtime, inside)
+        opening.prepare()
+        if isinstance(module, NormLayer):
+            module.opening = opening
+        else:
+            hook(module, opening)
+
+
+def _keep(model: nn.Module, name: str, value: Tensor) -> None:
+    """A buffer of the root that folding takes away again."""
+    ours = model.__dict__.setdefault("bayesnorm_buffers", [])
+    if name not in ours:
+        ours.append(name)
+    elif name in model._buffers:
+        del model._buffers[name]
+    model.register_buffer(name, value)
+
+
+def _program(model: nn.Module, traces: list[Trace], input_stats: InputStats, wanting: list[NormLayer]) -> Program:
+    """The moment pass of a network, everything that it needs besides the parameters in buffers of the root."""
+    program = Program(traces, _input_references(model, traces, input_stats, wanting[0].scale.s))
+    names = {module: name for name, module in model.named_modules()}
+    for layer in wanting:
+        if layer not in program.sites:
+            raise ValueError(
+                f"the network did not call {names[layer]!r} when it was run for conversion, so the statistics of its "
+                "input are unknown: leave it alone with exclude=, or pass an example= that reaches it"
+            )
+    _hold(model, program.steps(wanting))
+    return program
+
+
+def _input_references(
+    model: nn.Module, traces: list[Trace], input_stats: InputStats, like: Tensor
+) -> list[tuple[Ref, Ref]]:
+    """Statistics of the inputs as buffers of the root: ``input_mean``, ``input_var``, ``input_mean_1``, ..."""
+    count = len(traces[0].inputs)
+    pairs = input_stats if isinstance(input_stats, list) else [input_stats] * count
+    if len(pairs) != count:
+        raise ValueError(f"input_stats has {len(pairs)} pairs for a network of {count} inputs")
+    references = []
+    for number, (pair, slot) in enumerate(zip(pairs, traces[0].inputs, strict=True)):
+        names = [f"input_{kind}" + (f"_{number}" if number else "") for kind in ("mean", "var")]
+        if input_stats is not None or names[0] not in model._buffers:
+            mean, var = _checked(pair if pair is not None else (0.0, 1.0), traces[0].sizes[slot], like)
+            _keep(model, names[0], mean)
+            _keep(model, names[1], var)
+        references.append((Ref(model, names[0]), Ref(model, names[1])))
+    return references
+
+
+def _checked(pair: tuple[Any, Any], size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]:
+    if len(pair) != 2:
+        raise ValueError(f"input_stats: expected a pair (mean, var), got {len(pair)} values")
+    mean, var = (torch.as_tensor(value, dtype=like.dtype, device=like.device).flatten().clone() for value in pair)
+    channels = size[1] if len(size) > 1 else 1
+    for name, value in (("mean", mean), ("var", var)):
+        if value.numel() not in (1, channels):
+            raise ValueError(f"input_stats: {name} has {value.numel()} values for an input of {channels} channels")
+        if not value.isfinite().all():
+            raise ValueError(f"input_stats: {name} has NaN or infinite values")
+    if (var < 0).any():
+        raise ValueError(
+            f"input_stats: var has the negative value {var.min().item()}; pass the variance, not its logarithm"
+        )
+    return mean, var
+
+
+def _hold(model: nn.Module, steps: Iterable[Step]) -> None:
+    """Measured moments of operations without a rule become buffers of the root."""
+    for step in steps:
+        if step.measured is None or step.held:
+            continue
+        number = sum(name.startswith("held_mean_") for name in model._buffers)
+        held = []
+        for moments in step.measured:
+            _keep(model, f"held_mean_{number}", moments.mean)
+            _keep(model, f"held_var_{number}", moments.var)
+            held += [Ref(model, f"held_mean_{number}"), Ref(model, f"held_var_{number}")]
+            number += 1
+        step.held = tuple(held)
+        warnings.warn(
+            f"no moment rule for {step.operation!r} in {step.where or 'the network itself'!r}: the moments of its "
+            "output were measured on example= and are held from now on",
+            stacklevel=4,
+        )
+
+
+def _measure_patches(choices: Sequence[Choice], traces: list[Trace], example: Example | None) -> None:
+    """Covariance of the input patches for each layer that reads a network input."""
+    if example is None:
+        raise ValueError(
+            "Analytic(first_layer='patch') measures the patches of the data: pass example= (a batch of inputs)"
+        )
+    tensors = [x for x in as_tuple(example) if isinstance(x, Tensor)]
+    for choice in choices:
+        layer = cast(NormLayer, choice.module)
+        sources = {step.inputs()[0] for t in traces for step in t.steps if step.func is layer}
+        weight, geometry = layer.weight_vectors(), layer.geometry
+        if weight is None or not sources <= set(traces[0].inputs) or geometry.groups > 1 or geometry.transposed:
+            continue
+        mean, cov = patch_stats(tensors[traces[0].inputs.index(sources.pop())], layer)
+        layer.norm.register_buffer("patch_mean", mean.to(weight.dtype))
+        layer.norm.register_buffer("patch_cov", cov.to(weight.dtype))

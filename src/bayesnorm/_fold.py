@@ -1,0 +1,67 @@
+"""Normalized network -> plain torch layers with the same evaluation output."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ._hooks import unhook
+from ._sampling import runtimes
+from .layers import PLAIN, ChannelNorm, NormLayer, norm_layers
+
+
+@torch.no_grad()
+def fold(net: nn.Module) -> nn.Module:
+    """A copy in evaluation mode that has torch's own layers only: norm, mean scale and bias fold into weight and bias.
+
+    A normalization that follows no convolution becomes a BatchNorm again. The result exports like any torch network.
+
+    >>> import bayesnorm
+    >>> net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="analytic", scale="bayes").eval()
+    >>> plain, x = fold(net), torch.randn(2, 4)
+    >>> plain[0], torch.allclose(plain(x), net(x), atol=1e-6)
+    (Linear(in_features=4, out_features=3, bias=True), True)
+    """
+    net = copy.deepcopy(net)
+    roots = [runtime.root for runtime in runtimes(net)]
+    maps = [(layer, layer.plain()) for layer in norm_layers(net).values()]
+    for layer, (factor, summand) in maps:
+        if isinstance(layer, ChannelNorm):
+            _to_batch_norm(layer, factor, summand)
+        else:
+            _to_plain(layer, factor, summand)
+    unhook(net)
+    for root in roots:
+        for name in root.__dict__.pop("bayesnorm_buffers"):
+            del root._buffers[name]
+    return net.eval()
+
+
+def _to_plain(layer: NormLayer, weight: Tensor, bias: Tensor) -> None:
+    """Class, weight and bias of torch's own layer."""
+    dtype = cast(Tensor, layer.weight).dtype
+    plain = PLAIN[type(layer)]
+    _detach(layer)
+    layer.__class__ = plain  # type: ignore[assignment]
+    layer.weight = nn.Parameter(weight.to(dtype).clone())
+    layer.bias = nn.Parameter(bias.to(dtype).clone())
+
+
+def _to_batch_norm(layer: ChannelNorm, factor: Tensor, summand: Tensor) -> None:
+    """A BatchNorm with variance 1, eps 0 and this affine map."""
+    made = layer.bn_type(factor.numel(), eps=0.0, device=factor.device, dtype=factor.dtype)
+    del layer.bn_type
+    _detach(layer)
+    layer.__class__ = type(made)  # type: ignore[assignment]
+    hooks = {name: value for name, value in layer.__dict__.items() if "hook" in name}
+    layer.__dict__.update(made.__dict__)
+    layer.__dict__.update(hooks)
+    layer.weight = nn.Parameter(factor.clone())
+    layer.bias = nn.Parameter(summand.clone())
+
+
+def _detach(layer: NormLayer) -> None:
+    del layer.norm, layer.scale, layer.opening, layer.index, layer.origin

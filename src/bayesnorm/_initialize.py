@@ -1,0 +1,61 @@
+"""Data-dependent initialization."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ._modes import mode
+from ._sampling import runtimes
+from .layers import NORMALIZED, NormLayer, norm_layers
+from .norms import BatchNorm
+
+
+@torch.no_grad()
+def init_from_data_(net: nn.Module, x: Tensor) -> None:
+    """Set scale and bias of each layer, in one forward pass, so that its output has mean 0 and variance 1 on this
+    batch.
+
+    Changes s and b of weight- and analytically normalized layers; of a network without any, weight and bias of its
+    convolutions and linear layers. Batch normalization starts with s = 1, b = 0 and is left alone.
+
+    Arguments:
+        x: a batch of inputs; the paper uses 128.
+    """
+    if len(x) == 0:
+        raise ValueError("init_from_data_: x holds no input")
+    normalized: list[nn.Module] = [m for m in norm_layers(net).values() if not isinstance(m.norm, BatchNorm)]
+    plain = [m for m in net.modules() if type(m) in NORMALIZED]
+    networks = runtimes(net)
+    handles = [m.register_forward_hook(_standardize) for m in (normalized if networks else plain)]
+    try:
+        for runtime in networks:
+            runtime.apart = True
+        with mode(net, False):
+            net(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for runtime in networks:
+            runtime.apart = False
+
+
+def _standardize(layer: nn.Module, args: Any, output: Tensor) -> Tensor:
+    channels = output.dim() - 1 if isinstance(layer, nn.Linear) else 1
+    axes = [axis for axis in range(output.dim()) if axis != channels]
+    var, mean = torch.var_mean(output.float() if output.dtype != torch.float64 else output, dim=axes, correction=0)
+    std = torch.where(var > 0, var, 1.0).sqrt()
+    if isinstance(layer, NormLayer):
+        gain, shift = layer.scale.folded()
+        layer.scale.set_(gain / std, (shift - mean) / std)
+    else:
+        weight, bias = cast(Tensor, layer.weight), cast(Tensor | None, layer.bias)
+        NORMALIZED[type(layer)].geometry_of(layer).scale_(weight, (1 / std).to(weight.dtype))
+        mean = torch.zeros_like(mean) if bias is None else mean
+        if bias is not None:
+            bias.copy_((bias - mean) / std)
+    shape = [1] * output.dim()
+    shape[channels] = -1
+    return ((output - mean.view(shape)) / std.view(shape)).to(output.dtype)

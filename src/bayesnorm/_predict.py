@@ -1,0 +1,147 @@
+"""Predictive distribution: a single pass with the mean scales, or the average over draws of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ._modes import mode
+from ._sampling import runtimes, sampling_key
+from .runtime import Runtime, Sampling
+
+BUDGET = 256 << 20
+"""Bytes of activations that one forward pass may use on a CPU; on a GPU a quarter of the free memory."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictive distribution of each input, classes on axis 1.
+
+    Arguments:
+        probs: mean of the class probabilities over the draws.
+        log_probs: their logarithm.
+        entropy: entropy of ``probs``, in nats.
+        mutual_info: entropy minus the mean entropy of the draws: the part of it that is due to not knowing the scales.
+    """
+
+    probs: Tensor
+    log_probs: Tensor
+    entropy: Tensor
+    mutual_info: Tensor
+
+
+def predict(
+    net: nn.Module,
+    x: Tensor,
+    samples: int = 30,
+    *,
+    shared: bool = False,
+    generator: torch.Generator | None = None,
+    output: Literal["logits", "log_probs"] = "logits",
+    max_rows: int | None = None,
+) -> Prediction:
+    """Predict with ``samples`` draws of the scales (0: one pass with their means), in evaluation mode, without
+    gradients.
+
+    Draw i of input j depends on the network's key, i and j alone, not on how the work is cut into pieces. Many draws
+    share one forward pass; what stands before the first random scale is computed once. Batch normalization uses its
+    running statistics.
+
+    Arguments:
+        x: inputs ``(N, ...)``.
+        shared: one draw of the scales per Monte Carlo sample for all inputs, instead of one per input.
+        generator: gives another key, hence other draws.
+        output: what the network returns; ``"logits"`` (also right for log-probabilities, which normalize to
+            themselves).
+        max_rows: largest batch of one forward pass; None: by memory.
+
+    >>> import bayesnorm
+    >>> net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="weight", scale="bayes")
+    >>> out = predict(net, torch.randn(5, 4), samples=10)
+    >>> out.probs.shape, bool((out.mutual_info >= 0).all())
+    (torch.Size([5, 3]), True)
+    """
+    if samples < 0:
+        raise ValueError(f"samples={samples}: pass the number of draws, or 0 for a single pass with the mean scales")
+    if output not in ("logits", "log_probs"):
+        raise ValueError(f"output={output!r}: choose 'logits' or 'log_probs'")
+    if len(x) == 0:
+        raise ValueError("predict: x holds no input")
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows={max_rows}: must be at least 1")
+    rows = max_rows if max_rows is not None else _affordable_rows(net, x)
+    results = []
+    with mode(net, False), torch.no_grad(), _drawing(net if samples else None, shared, generator) as networks:
+        for first in range(0, len(x), rows):
+            part = x[first : first + rows]
+            if networks:
+                draws = _draws(net, networks, part, first, samples, max(1, rows // len(part)))
+            else:
+                draws = iter([net(part)[None]])
+            results.append(_average(draws, output))
+    return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
+
+
+@contextmanager
+def _drawing(net: nn.Module | None, shared: bool, generator: torch.Generator | None) -> Iterator[list[Runtime]]:
+    """The converted networks with random scales inside ``net``, ready to draw."""
+    inside = runtimes(net) if net is not None else []
+    networks = [runtime for runtime in inside if any(layer.is_random for layer in runtime.layers)]
+    before = [runtime.sampling for runtime in networks]
+    try:
+        for runtime in networks:
+            key = sampling_key(runtime, generator)
+            runtime.sampling = Sampling(key, torch.zeros_like(key), shared=shared, memory={})
+        yield networks
+    finally:
+        for runtime, old in zip(networks, before, strict=True):
+            runtime.sampling = old
+
+
+def _draws(net: nn.Module, networks: list[Runtime], x: Tensor, first: int, samples: int, most: int) -> Iterator[Tensor]:
+    """Outputs ``(K, N, ...)`` of up to ``most`` draws at a time."""
+    expands = len(networks) == 1 and networks[0].root is net and networks[0].expands
+    for start in range(0, samples, most):
+        count = min(most, samples - start)
+        for runtime in networks:
+            assert runtime.sampling is not None
+            index = torch.arange(start, start + count, device=runtime.sampling.key.device)
+            runtime.sampling = replace(runtime.sampling, index=index, first=first, expands=expands)
+        out = net(x if expands else x.repeat(count, *[1] * (x.dim() - 1)))
+        yield out.unflatten(0, (count, len(x)))
+
+
+def _average(draws: Iterator[Tensor], output: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean of the probabilities over the draws, its logarithm, entropy and mutual information."""
+    total: Tensor | None = None
+    entropies: Tensor | float = 0.0
+    count = 0
+    for out in draws:
+        wide = out.to(torch.promote_types(out.dtype, torch.float32))
+        logs = wide.log_softmax(2) if output == "logits" else wide
+        part = logs.logsumexp(0)
+        total = part if total is None else torch.logaddexp(total, part)
+        entropies = entropies + torch.special.entr(logs.exp()).sum((0, 2))
+        count += len(out)
+    assert total is not None
+    log_probs = total - math.log(count)
+    probs = log_probs.exp()
+    entropy = torch.special.entr(probs).sum(1)
+    return probs, log_probs, entropy, (entropy - entropies / count).clamp(min=0)
+
+
+def _affordable_rows(net: nn.Module, x: Tensor) -> int:
+    """Batch size whose activations fit the budget, by the sizes seen when the network was converted."""
+    networks = runtimes(net)
+    if not networks or networks[0].activations is None:
+        return 256
+    budget = torch.cuda.mem_get_info(x.device)[0] // 4 if x.is_cuda else BUDGET
+    traced_input, activations = networks[0].activations
+    per_row = activations * x[0].numel() / traced_input * x.element_size()
+    return max(1, int(budget / per_row))

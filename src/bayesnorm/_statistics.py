@@ -1,0 +1,78 @@
+"""Statistics of data: of a network's inputs, of their patches, and of activations measured on an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def input_stats(x: Tensor, chunk: int = 1024) -> tuple[Tensor, Tensor]:
+    """Mean and variance per channel (axis 1) of a data set ``(N, C, *space)``, for ``convert(..., input_stats=)``.
+
+    Computed in float64, ``chunk`` samples at a time. Integer images are taken at their values.
+
+    >>> mean, var = input_stats(torch.tensor([[0.0, 2.0], [4.0, 2.0]]))
+    >>> mean, var
+    (tensor([2., 2.]), tensor([4., 0.]))
+    """
+    if x.dim() < 2 or x.numel() == 0:
+        raise ValueError(f"input_stats needs data of shape (N, C, ...), got {tuple(x.shape)}")
+    axes = [0, *range(2, x.dim())]
+    count = x.numel() // x.size(1)
+    parts = x.split(chunk)
+    mean = torch.stack([part.double().sum(axes) for part in parts]).sum(0) / count
+    shape = [1, -1, *[1] * (x.dim() - 2)]
+    var = torch.stack([(part.double() - mean.view(shape)).square().sum(axes) for part in parts]).sum(0) / count
+    if not mean.isfinite().all() or not var.isfinite().all():
+        raise ValueError("input_stats: the data has NaN or infinite values")
+    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    return mean.to(dtype), var.to(dtype)
+
+
+def patch_stats(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """Mean ``(K,)`` and covariance ``(K, K)`` of the patches that a layer sees, padding left out."""
+    width = 0
+    total: Any = 0.0
+    square: Any = 0.0
+    for part in x.split(64):
+        rows = _patches(part.double(), layer)
+        total, square, width = total + rows.sum(0), square + rows.T @ rows, width + len(rows)
+    mean = total / width
+    return mean, square / width - mean.outer(mean)
+
+
+def _patches(x: Tensor, layer: nn.Module) -> Tensor:
+    if isinstance(layer, nn.Linear):
+        return x.reshape(-1, x.size(-1))
+    kernel: Sequence[int] = layer.kernel_size  # type: ignore[assignment]
+    space = len(kernel)
+    for axis, (k, d, s) in enumerate(zip(kernel, layer.dilation, layer.stride, strict=True)):  # type: ignore[arg-type]
+        x = x.unfold(2 + axis, (k - 1) * d + 1, s)[..., ::d]
+    order = [0, *range(2, 2 + space), 1, *range(2 + space, 2 + 2 * space)]
+    return x.permute(order).flatten(0, space).flatten(1)
+
+
+@contextmanager
+def watched(modules: dict[nn.Module, str]) -> Iterator[dict[nn.Module, tuple[Tensor, Tensor]]]:
+    """Collects mean and variance per channel of each module's output (or, ``"input"``, of its input)."""
+    found: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    handles = []
+    for module, side in modules.items():
+
+        def hook(module: nn.Module, args: Any, output: Tensor, side: str = side) -> None:
+            x = (args[0] if side == "input" else output).detach().double()
+            channels = x.dim() - 1 if isinstance(module, nn.Linear) else 1
+            axes = [axis for axis in range(x.dim()) if axis != channels]
+            var, mean = torch.var_mean(x, dim=axes, correction=0)
+            found[module] = (mean, var)
+
+        handles.append(module.register_forward_hook(hook))
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,168 @@
+"""Recording a network for conversion: inputs to run it on, and both modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ._modes import mode
+from ._select import Choice, module_of
+from .layers import NormLayer
+from .moments import core
+from .moments.program import find_rule
+from .moments.trace import Step, Trace, record
+
+GUESSES = (32, 64, 28, 96, 128, 224, 256, 299, 16, 8, 48, 512)
+BATCH = 2
+
+Example = Tensor | tuple[Any, ...]
+
+
+def trace(model: nn.Module, example: Example | None, input_size: tuple[int, ...] | None) -> list[Trace]:
+    """Record the network in training mode and in evaluation mode, shapes only where the network allows it."""
+    if example is not None:
+        return _trace_both(model, [as_tuple(example)])
+    if input_size is not None:
+        return _trace_both(model, [(zeros(model, input_size),)])
+    return _trace_both(model, [(zeros(model, size),) for size in guesses(model)])
+
+
+def measure(model: nn.Module, example: Example) -> list[Trace]:
+    """The same on the example itself, moments of operations without a rule measured on the way."""
+    return _both_modes(model, as_tuple(example), True)
+
+
+def _trace_both(model: nn.Module, candidates: list[tuple[Any, ...]]) -> list[Trace]:
+    failure: Exception | None = None
+    for shape_only in (True, False):
+        for inputs in candidates:
+            small = tuple(_small(x, shape_only) for x in inputs)
+            try:
+                return _both_modes(model, small, False)
+            except Exception as error:  # any error of the user's own forward
+                failure = error
+    sizes = ", ".join(str(tuple(x.shape)) for x in candidates[0] if isinstance(x, Tensor)) or "none"
+    raise ValueError(
+        f"the network did not run on inputs of size {sizes}"
+        + (f" nor on {len(candidates) - 1} other guesses" if len(candidates) > 1 else "")
+        + f" ({type(failure).__name__}: {failure}). Pass input_size=(channels, height, width) or example= (a batch)."
+    ) from failure
+
+
+def _small(x: Any, shape_only: bool) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    if shape_only:
+        return torch.empty((BATCH, *x.shape[1:]), dtype=x.dtype, device="meta")
+    return x[:BATCH] if len(x) >= BATCH else x.repeat(BATCH, *[1] * (x.dim() - 1))
+
+
+def _both_modes(model: nn.Module, inputs: tuple[Any, ...], measuring: bool) -> list[Trace]:
+    shape_only = any(isinstance(x, Tensor) and x.is_meta for x in inputs)
+    traces = []
+    for training in (True, False):
+        with mode(model, training):
+            try:
+                traces.append(record(model, inputs, leaf=partial(_leaf, shape_only), measure=measuring))
+            except Exception:
+                if not training:
+                    raise
+    return traces
+
+
+def _leaf(shape_only: bool, module: nn.Module) -> Callable[..., Any] | None:
+    """Modules recorded as one step: normalizations, and classes with a rule of their own."""
+    if isinstance(module, _BatchNorm):
+        return torch.empty_like if shape_only else partial(_evaluated, module)
+    if isinstance(module, NormLayer):
+        return partial(_responded, module) if shape_only else module.forward
+    return module.forward if core.find(type(module)) is not None else None
+
+
+def _evaluated(bn: _BatchNorm, x: Tensor) -> Tensor:
+    batch = bn.running_mean is None
+    return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, batch, 0.0, bn.eps)
+
+
+def _responded(layer: NormLayer, x: Tensor, *args: Any) -> Tensor:
+    weight = layer.weight_vectors()
+    return torch.empty_like(x) if weight is None else layer.respond(x, layer.weight, None, args)  # type: ignore[arg-type]
+
+
+def as_tuple(example: Example) -> tuple[Any, ...]:
+    """Arguments of the call."""
+    return example if isinstance(example, tuple) else (example,)
+
+
+def zeros(model: nn.Module, size: tuple[int, ...]) -> Tensor:
+    """A batch of this size, in the network's dtype and on its device."""
+    first = next(iter(model.parameters()), torch.zeros(()))
+    return torch.zeros((BATCH, *size), dtype=first.dtype, device=first.device)
+
+
+def guesses(model: nn.Module) -> list[tuple[int, ...]]:
+    """Input sizes to try, from the first layers' channels."""
+    sizes: list[tuple[int, ...]] = []
+    for module in model.modules():
+        if isinstance(module, nn.modules.conv._ConvNd):
+            space = len(module.kernel_size)
+            sizes += [(module.in_channels, *[n if space < 3 else n // 2] * space) for n in GUESSES]
+            break
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            sizes.append((module.in_features,))
+            break
+    return sizes or [(3, 32, 32)]
+
+
+def lacks_rule(step: Step) -> bool:
+    """Whether the moments of this step could only be measured."""
+    return step.active and not isinstance(step.func, (_BatchNorm, NormLayer)) and find_rule(step) is None
+
+
+def lowered(trace: Trace, choices: Sequence[Choice]) -> Trace:
+    """The same run in terms of the normalized layers: a convolution and the BatchNorm behind it are one step."""
+    fused = {choice.bn: choice.module for choice in choices if choice.bn is not None and not choice.standalone}
+    alone = {choice.module for choice in choices if choice.bn is None}
+    producers = trace.producers()
+    steps = []
+    for step in trace.steps:
+        conv = module_of(step)
+        if step.func in fused:
+            source = producers[step.inputs()[0]]
+            steps.append(replace(step, func=fused[step.func], args=source.args[:1], kwargs={}, measured=None))
+        elif conv in alone and conv is not None:
+            steps.append(replace(step, func=conv, args=step.args[:1], kwargs={}, measured=None))
+        elif conv is None or conv not in fused.values():
+            steps.append(step)
+    return replace(trace, steps=steps)
+
+
+def clean_cut(traces: Sequence[Trace], layers: Sequence[NormLayer]) -> bool:
+    """Whether nothing computed before the first random layer is used behind it, so that it can be computed once."""
+    random = {layer for layer in layers if layer.is_random}
+    for trace in traces[-1:]:
+        first = next((i for i, step in enumerate(trace.steps) if step.func in random), None)
+        if first is None:
+            return False
+        before = {out for step in trace.steps[:first] if step.active for out in step.outs} | set(trace.inputs)
+        after = {slot for step in trace.steps[first + 1 :] for slot in step.inputs()} | trace.outputs
+        return not before & after
+    return False
+
+
+def activations(traces: Sequence[Trace]) -> tuple[int, int] | None:
+    """Numbers per sample in the inputs, and in the inputs and outputs of the largest step of the evaluation run."""
+    for trace in traces[-1:]:
+        per_sample = {slot: size[1:].numel() for slot, size in trace.sizes.items()}
+        steps = (step for step in trace.steps if step.active)
+        largest = max((sum(per_sample[slot] for slot in {*step.inputs(), *step.outs}) for step in steps), default=1)
+        return max(1, sum(per_sample[slot] for slot in trace.inputs)), max(1, largest)
+    return None

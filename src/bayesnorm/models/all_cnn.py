@@ -1,0 +1,73 @@
+"""All-CNN, the network of the paper's CIFAR-10 experiments."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from .._convert import InputStats, convert
+from ..norms import NormSpec
+from ..scales import ScaleSpec
+
+KERNELS = (3, 3, 3, 3, 3, 3, 3, 1, 1)
+STRIDES = (1, 1, 2, 1, 1, 2, 1, 1, 1)
+CHANNELS = (96, 96, 96, 192, 192, 192, 192, 192)
+
+
+class AllCNN(nn.Module):
+    """Nine convolutions, leaky ReLU 0.01 after all but the last, global average pooling, log-softmax.
+
+    Arguments:
+        padding: ``"valid"`` (none: the paper's 2x2 map in layer 6) or ``"same"``.
+        width: factor on the channels of the hidden layers.
+        num_classes: outputs.
+        in_channels: channels of the input ``(N, C, H, W)``.
+    """
+
+    def __init__(
+        self,
+        padding: Literal["valid", "same"] = "valid",
+        width: float = 1.0,
+        num_classes: int = 10,
+        in_channels: int = 3,
+    ) -> None:
+        super().__init__()
+        if padding not in ("valid", "same"):
+            raise ValueError(f"padding={padding!r}: choose 'valid' or 'same'")
+        if not width > 0:
+            raise ValueError(f"width={width}: must be positive")
+        layers: list[nn.Module] = []
+        before = in_channels
+        for kernel, stride, channels in zip(KERNELS, STRIDES, (*CHANNELS, None), strict=True):
+            after = num_classes if channels is None else max(1, round(channels * width))
+            pad = kernel // 2 if padding == "same" else 0
+            layers += [nn.Conv2d(before, after, kernel, stride, pad), nn.LeakyReLU(0.01, inplace=True)]
+            before = after
+        self.features = nn.Sequential(*layers[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities ``(N, num_classes)``."""
+        maps: Tensor = self.features(x)
+        return maps.mean((2, 3)).log_softmax(1)
+
+
+def all_cnn(
+    norm: str | NormSpec | None = "analytic",
+    scale: str | ScaleSpec = "bayes",
+    padding: Literal["valid", "same"] = "valid",
+    width: float = 1.0,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    input_stats: InputStats = None,
+) -> nn.Module:
+    """All-CNN with a norm after every convolution (``norm=None``: the plain network), s = 1 and b = 0.
+
+    >>> sum(p.numel() for p in all_cnn().parameters())
+    1372254
+    """
+    net = AllCNN(padding, width, num_classes, in_channels)
+    if norm is None:
+        return net
+    size = (in_channels, 32, 32)
+    return convert(net, norm=norm, scale=scale, input_stats=input_stats, preserve=False, inplace=True, input_size=size)

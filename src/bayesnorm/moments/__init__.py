@@ -1,0 +1,6 @@
+"""Gaussian moments through operations: pure rules, a registry that users extend, the pass over a recorded network."""
+
+from . import rules as rules
+from .core import Moments as Moments
+from .core import register as register
+from .program import NoRuleError as NoRuleError

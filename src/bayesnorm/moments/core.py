@@ -1,0 +1,86 @@
+"""What a moment is, and the table of rules that carry moments through operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and variance of an activation over the data set.
+
+    ``mean`` and ``var`` have the rank of the activation and size 1 along the batch axis and along every axis
+    on which the statistics are constant: a feature map ``(N, C, H, W)`` has moments ``(1, C, 1, 1)``.
+
+    Arguments:
+        mean: expected value, broadcastable to the activation.
+        var: variance, broadcastable to the activation.
+        size: size of the activation itself when the network was traced. Rules may read it; a rule need not set it.
+
+    >>> m = Moments(torch.zeros(1, 3, 1, 1), torch.ones(1, 3, 1, 1), torch.Size((2, 3, 8, 8)))
+    >>> m.size[2:].numel()
+    64
+    """
+
+    mean: Tensor
+    var: Tensor
+    size: torch.Size | None = None
+
+    def sized(self, size: torch.Size) -> Moments:
+        """The same moments for an activation of this size."""
+        return replace(self, size=size)
+
+
+Rule = Callable[..., Any]
+RuleT = TypeVar("RuleT", bound=Rule)
+Target = Callable[..., Any] | str | type[nn.Module]
+
+_rules: dict[Any, Rule] = {}
+
+
+def register(*targets: Target) -> Callable[[RuleT], RuleT]:
+    """Register ``rule(m, *args, **kwargs) -> Moments(mean, var)`` for torch functions, tensor methods or modules.
+
+    Each target is a function (``torch.relu``), the name of a tensor method (``"relu"``) or a module class. The rule is
+    called with the arguments of the operation, every activation among them replaced by its :class:`Moments`. The rule
+    of a module
+    class gets the module first: ``rule(module, m)``. The latest registration wins.
+
+    >>> def double(x):
+    ...     return 2 * x
+    >>> @register(double)
+    ... def double_rule(m):
+    ...     return Moments(2 * m.mean, 4 * m.var)
+    >>> find(double) is double_rule
+    True
+    """
+
+    def add(rule: RuleT) -> RuleT:
+        for target in targets:
+            _rules[_key(target)] = rule
+        return rule
+
+    return add
+
+
+def find(target: Target) -> Rule | None:
+    """The rule of a function, method name or module class (its base classes included), or None."""
+    if isinstance(target, type):
+        return next((_rules[base] for base in target.__mro__ if base in _rules), None)
+    return _rules.get(_key(target))
+
+
+def _key(target: Target) -> Any:
+    if not isinstance(target, str):
+        return target
+    try:
+        return getattr(torch.Tensor, target)
+    except AttributeError:
+        raise ValueError(
+            f"torch.Tensor has no method {target!r}; pass a function, a method name or a module class"
+        ) from None

@@ -1,0 +1,250 @@
+"""What the layers of one network share during a call: the statistics of the moment pass, and the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from . import noise
+from .moments.program import Plan, Program
+
+TRAINING, MONTE_CARLO = 1, 2
+"""Domains of the noise stream: steps of training and indices of Monte Carlo samples never meet."""
+
+
+class Member(Protocol):
+    """What the runtime has to know of a layer."""
+
+    index: int
+
+    @property
+    def wants_moments(self) -> bool:
+        """Whether its statistics come from the moment pass."""
+        ...
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its scale draws."""
+        ...
+
+    @property
+    def columns(self) -> Tensor:
+        """Its part of the noise stream."""
+        ...
+
+    @property
+    def training(self) -> bool:
+        """Its mode."""
+        ...
+
+
+@dataclass
+class Sampling:
+    """Counters of Monte Carlo draws in evaluation mode.
+
+    Arguments:
+        key: key of the stream.
+        index: Monte Carlo index of the next call, or of each draw of a batched call ``(K,)``.
+        first: index of the first input of the batch within the whole input.
+        shared: one draw for all inputs.
+        expands: a batched call gets each input once, and the first random layer expands it to the draws.
+        memory: statistics kept between calls, where the parameters are known not to change.
+    """
+
+    key: Tensor
+    index: Tensor
+    first: int = 0
+    shared: bool = False
+    expands: bool = False
+    memory: dict[int, dict[int, tuple[Tensor, Tensor]]] | None = None
+
+    def rows(self, batch: int) -> Tensor:
+        """Row hashes of a batch, draws before inputs."""
+        if self.index.dim() == 1 and not self.expands:
+            batch //= len(self.index)
+        sample = torch.arange(batch, device=self.key.device) + self.first
+        if self.shared:
+            sample = torch.zeros_like(sample)
+        if self.index.dim() == 0:
+            return noise.rows(self.key, self.index, sample)
+        return noise.rows(self.key, self.index.repeat_interleave(batch), sample.repeat(len(self.index)))
+
+
+@dataclass
+class Scope:
+    """Statistics and noise of one call."""
+
+    statistics: dict[int, tuple[Tensor, Tensor]]
+    rows: Tensor | None = None
+    draws: dict[int, Tensor] = field(default_factory=dict)
+
+    def draw(self, layer: Member, batch: int) -> Tensor:
+        """Standard normal draws ``(rows, columns)`` of a layer; a batch axis that grew on the way repeats its rows."""
+        assert self.rows is not None
+        drawn = self.draws.get(layer.index)
+        if drawn is None:
+            drawn = noise.normal(self.rows, layer.columns)
+        if batch > drawn.size(0) and batch % drawn.size(0) == 0:
+            drawn = drawn.repeat_interleave(batch // drawn.size(0), 0)
+        return drawn
+
+
+class Runtime:
+    """Shared by all layers of a converted network; holds nothing between calls.
+
+    The key and the step counter of the noise are buffers of the root (``noise_key``, ``noise_step``), so that they are
+    in its state dict and move with it.
+
+    Arguments:
+        root: the converted network.
+        layers: its normalized layers.
+        program: its moment pass, if some layer uses it.
+        expands: whether all that stands before the first random layer can be computed once for many draws.
+        activations: numbers in one input, and in the activations that a forward pass holds at a time, when traced.
+
+    ``apart`` lets every layer open its own scope, for procedures that change parameters layer by layer.
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        layers: Sequence[Member],
+        program: Program | None,
+        expands: bool,
+        activations: tuple[int, int] | None,
+    ) -> None:
+        self.root = root
+        self.layers = list(layers)
+        self.program = program
+        self.expands = expands
+        self.activations = activations
+        self.apart = False
+        self.sampling: Sampling | None = None
+        self.scope: Scope | None = None
+        self.opener: nn.Module | None = None
+
+    def open(self, opening: Opening, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
+        """Compute what the layers of ``opening`` need for one call with these arguments."""
+        scope = Scope(self.statistics(opening))
+        random = [
+            layer for layer in opening.layers if layer.is_random and (layer.training or self.sampling is not None)
+        ]
+        if random:
+            scope.rows = self._rows(batch_size(args, kwargs))
+            drawn = noise.normal(scope.rows, torch.cat([layer.columns for layer in random]))
+            parts = drawn.split([layer.columns.numel() for layer in random], dim=1)
+            scope.draws = {layer.index: part for layer, part in zip(random, parts, strict=True)}
+        return scope
+
+    def statistics(self, opening: Opening) -> dict[int, tuple[Tensor, Tensor]]:
+        """Input moments of the layers of ``opening``, from the parameters as they are."""
+        if self.program is None or opening.plan is None:
+            return {}
+        memory = self.sampling.memory if self.sampling is not None else None
+        if memory is not None and id(opening) in memory:
+            return memory[id(opening)]
+        with torch.autocast(opening.device_type(), enabled=False), _unseen_by_checkpoints():
+            found = self.program.run(opening.plan)
+        statistics = dict(zip(opening.wanting, found, strict=True))
+        if memory is not None:
+            memory[id(opening)] = statistics
+        return statistics
+
+    def _rows(self, batch: int) -> Tensor:
+        if self.sampling is not None:
+            rows = self.sampling.rows(batch)
+            if self.sampling.index.dim() == 0:
+                self.sampling.index = self.sampling.index + 1
+            return rows
+        key, step = self.root.noise_key, self.root.noise_step
+        assert isinstance(key, Tensor)
+        assert isinstance(step, Tensor)
+        sample = torch.arange(batch, device=key.device)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            sample = sample + torch.distributed.get_rank() * batch
+        if _recomputing():
+            return noise.rows(noise.derive(key, TRAINING), step - 1, sample)
+        rows = noise.rows(noise.derive(key, TRAINING), step, sample)
+        with torch.no_grad():
+            step.add_(1)
+        return rows
+
+
+@dataclass
+class Opening:
+    """Hooks of one module: the outermost module called opens the scope for the layers inside it."""
+
+    runtime: Runtime
+    layers: list[Any]
+    plan: Plan | None = None
+    wanting: list[int] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Plan the moment pass of the layers inside."""
+        program = self.runtime.program
+        if program is not None:
+            wanting = [layer for layer in self.layers if layer.wants_moments]
+            self.plan = program.plan(wanting) if wanting else None
+            self.wanting = [layer.index for layer in self.plan.layers] if self.plan else []  # type: ignore[misc]
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook."""
+        runtime = self.runtime
+        if not runtime.apart and (runtime.scope is None or runtime.opener is module):
+            runtime.opener = module
+            runtime.scope = runtime.open(self, args, kwargs)
+
+    def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Forward hook, called on exceptions too."""
+        runtime = self.runtime
+        if runtime.opener is module:
+            runtime.scope = runtime.opener = None
+
+    def current(self, x: Tensor) -> Scope:
+        """The open scope, or one for this call alone."""
+        if self.runtime.scope is not None:
+            return self.runtime.scope
+        return self.runtime.open(self, (x,), {})
+
+    def device_type(self) -> str:
+        """Device of the layers."""
+        weight: Tensor = self.layers[0].scale.s
+        return weight.device.type
+
+
+def batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """Size of the first axis of the first tensor among the arguments."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.dim() > 0:
+            return value.size(0)
+        if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
+            return value[0].size(0)
+    raise ValueError(
+        "no tensor among the arguments of the call: pass the batch as a tensor, so that noise can be drawn"
+    )
+
+
+def _recomputing() -> bool:
+    """Whether this call repeats a forward inside a backward pass (activation checkpointing)."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+@contextmanager
+def _identity_hooks() -> Iterator[None]:
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        yield
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+def _unseen_by_checkpoints() -> Any:
+    """Hides what the pass saves: a checkpointed block, recomputed alone, runs a pass that its first run did not."""
+    return _nothing() if torch.compiler.is_compiling() else _identity_hooks()

@@ -1,0 +1,75 @@
+"""What every scale has: an affine map of the normalized output, part of it random."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .. import noise as stream
+
+Pair = tuple[Tensor, Tensor]
+
+
+class Scale(nn.Module):
+    """Per channel ``s`` and ``b``; the map is split into a part that folds into the weights and a random part.
+
+    In evaluation the output is ``z * gain + shift`` with ``gain, shift = folded()``. When sampling it is
+    ``(z * gain + shift) * A + B`` with ``gain, shift = inner()`` and ``A, B = outer(draws)``, one row per sample.
+
+    Arguments:
+        index: number of the layer in its network, which gives it its own part of the noise stream.
+    """
+
+    s: nn.Parameter
+    b: nn.Parameter
+    columns: Tensor
+    draws_per_channel = 0
+
+    def __init__(
+        self, channels: int, *, index: int = 0, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.s = nn.Parameter(torch.ones(channels, device=device, dtype=dtype))
+        self.b = nn.Parameter(torch.zeros(channels, device=device, dtype=dtype))
+        parts = [stream.columns(2 * index + i, channels, device=device) for i in range(self.draws_per_channel)]
+        self.register_buffer("columns", torch.cat(parts) if parts else None, persistent=False)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether training mode draws."""
+        return self.draws_per_channel > 0
+
+    def folded(self) -> Pair:
+        """Gain and shift of the mean map."""
+        return self.s, self.b
+
+    def inner(self) -> tuple[Tensor | None, Tensor | None]:
+        """Gain and shift (None: 1 and 0) applied to ``z`` before the random part."""
+        return self.folded()
+
+    def outer(self, draws: Tensor) -> Pair:
+        """Factor and summand per sample and channel, from standard normal draws ``(rows, columns)``."""
+        raise NotImplementedError
+
+    def output_moments(self) -> Pair:
+        """Mean and variance of the output at the mean scales, ``z`` being standardized."""
+        gain, shift = self.folded()
+        return shift, gain**2
+
+    def spread(self) -> Tensor:
+        """Std of the scale of each channel."""
+        return torch.zeros_like(self.s)
+
+    def kl(self) -> Tensor | None:
+        """KL divergence summed over channels; None without a posterior."""
+        return None
+
+    @torch.no_grad()
+    def set_(self, s: Tensor, b: Tensor) -> None:
+        """Start from the map ``z * s + b``, s >= 0."""
+        self.s.copy_(s)
+        self.b.copy_(b)
+
+    def extra_repr(self) -> str:
+        """Number of channels."""
+        return f"{self.s.numel()}"

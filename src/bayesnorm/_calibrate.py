@@ -29,6 +29,7 @@ class Start:
         mean, std: mean and signed std by which the response ``w.x`` was normalized; None: by its own statistics.
         length: length of each weight vector.
         free: there was no normalization: s and b undo the new one, ``b`` holding the layer's own bias.
+        batches: how many batches the running statistics have seen.
     """
 
     s: Tensor
@@ -37,16 +38,20 @@ class Start:
     std: Tensor | None = None
     length: Tensor | None = None
     free: bool = False
+    batches: Tensor | None = None
 
     @torch.no_grad()
     def apply_(self, layer: NormLayer) -> None:
         """Set scale and bias; of batch normalization also the running statistics."""
         layer.scale.set_(self.s, self.b)
         if isinstance(layer.norm, BatchNorm) and self.mean is not None and self.std is not None:
-            sign = torch.where(self.std < 0, -1.0, 1.0)
-            layer.norm.spread.copy_(sign if self.length is None else sign * self.length)
-            layer.norm.running_mean.copy_(sign * self.mean)
-            layer.norm.running_var.copy_((self.std.square() - layer.norm.eps).clamp(min=0))
+            # A response this much larger leaves room for an eps above the variance that it was normalized by.
+            factor = (layer.norm.eps**0.5 / self.std.abs()).clamp(min=1) * torch.where(self.std < 0, -1.0, 1.0)
+            layer.norm.spread.copy_(factor if self.length is None else factor * self.length)
+            layer.norm.running_mean.copy_(factor * self.mean)
+            layer.norm.running_var.copy_(((factor * self.std).square() - layer.norm.eps).clamp(min=0))
+            if self.batches is not None:
+                layer.norm.num_batches_tracked.copy_(self.batches)
 
 
 def starting_points(
@@ -54,7 +59,8 @@ def starting_points(
 ) -> dict[str, Start]:
     """The start of every chosen layer, read off the network before it is changed."""
     measured = _measured(model, choices, norm, preserve, example)
-    return {choice.name: _start(choice, norm, preserve, measured.get(choice.module)) for choice in choices}
+    like = next((p.detach() for p in model.parameters()), torch.empty(0))
+    return {choice.name: _start(choice, norm, preserve, measured.get(choice.module), like) for choice in choices}
 
 
 def _measured(
@@ -80,9 +86,9 @@ def _measured(
     return found
 
 
-def _start(choice: Choice, norm: NormSpec, preserve: bool, measured: Pair | None) -> Start:
+def _start(choice: Choice, norm: NormSpec, preserve: bool, measured: Pair | None, default: Tensor) -> Start:
     bn, module = choice.bn, choice.module
-    like = _like(choice)
+    like = _like(choice, default)
     zero, one = torch.zeros_like(like), torch.ones_like(like)
     bias = zero if choice.standalone or module.bias is None else cast(Tensor, module.bias).detach().to(like)
     length = None if choice.standalone else _lengths(module)
@@ -105,7 +111,7 @@ def _start(choice: Choice, norm: NormSpec, preserve: bool, measured: Pair | None
     assert mean is not None
     assert std is not None
     signed = torch.where(gamma < 0, -std, std)
-    return Start(gamma.abs().clone(), beta.clone(), mean - bias, signed, length)
+    return Start(gamma.abs().clone(), beta.clone(), mean - bias, signed, length, batches=bn.num_batches_tracked)
 
 
 def _eps(choice: Choice, norm: NormSpec) -> float:
@@ -114,13 +120,14 @@ def _eps(choice: Choice, norm: NormSpec) -> float:
     return norm.eps if isinstance(norm, Batch) and norm.eps is not None else 1e-5
 
 
-def _like(choice: Choice) -> Tensor:
+def _like(choice: Choice, default: Tensor) -> Tensor:
     """An empty vector of the layer's channels, dtype and device."""
     if choice.standalone:
         bn = choice.bn
         assert bn is not None
         tensors = [t for t in (bn.weight, bn.running_mean) if t is not None]
-        return torch.empty(bn.num_features) if not tensors else torch.empty_like(tensors[0].detach())
+        found = tensors[0].detach() if tensors else default
+        return torch.empty(bn.num_features, dtype=found.dtype, device=found.device)
     weight = cast(Tensor, choice.module.weight)
     channels = choice.module.out_features if isinstance(choice.module, nn.Linear) else choice.module.out_channels
     return torch.empty(cast(int, channels), dtype=weight.dtype, device=weight.device)
@@ -156,6 +163,14 @@ def calibrate(layers: Sequence[tuple[NormLayer, Start]]) -> None:
         if start.mean is not None and start.std is not None:
             measured = layer.norm.statistics(layer.weight_vectors(), layer.geometry, statistics[layer])
             layer.norm.calibrate_(measured, start.mean, start.std)
+
+
+@torch.no_grad()
+def present(layer: NormLayer) -> Start:
+    """How a layer normalizes now, to be kept when its input's statistics are propagated in another way."""
+    statistics = layer.opening.runtime.statistics(layer.opening).get(layer.index)
+    mu, sigma = layer.norm.statistics(layer.weight_vectors(), layer.geometry, statistics)
+    return Start(layer.scale.s, layer.scale.b, mu + layer.norm.center * sigma, layer.norm.spread * sigma)
 
 
 def _undo(layer: NormLayer, start: Start, moments: Pair | None) -> None:

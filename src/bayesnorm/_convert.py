@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from . import noise, norms, scales
-from ._calibrate import Start, calibrate, starting_points
-from ._hooks import hook, unhook
+from ._calibrate import Start, calibrate, present, starting_points
+from ._hooks import hook, release_buffers, unhook
 from ._select import Choice, Selector, select
 from ._statistics import patch_stats
 from ._tracing import Example, activations, as_tuple, clean_cut, lacks_rule, lowered, measure, trace
+from ._transaction import undone_on_error
 from .layers import NORMALIZED, ChannelNorm, NormLayer, norm_layers
 from .moments.program import Program
 from .moments.trace import Ref, Step, Trace
@@ -66,41 +67,93 @@ def convert(
     True
     """
     norm, scale = norms.parse(norm), scales.parse(scale)
-    known = norm_layers(model)
+    _check(model, input_size)
     if not inplace:
         model = copy.deepcopy(model)
+    with undone_on_error(model):
+        _convert(model, norm, scale, input_stats, include, exclude, preserve, example, input_size)
+    return model
+
+
+def _check(model: nn.Module, input_size: tuple[int, ...] | None) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
+        raise ValueError(f"convert the network before it is wrapped in {type(model).__name__}")
+    for module in model.modules():
+        if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+            raise ValueError("the network has lazy modules without parameters yet: run it on a batch first")
+    if input_size is not None:
+        sizes = input_size if isinstance(input_size, (tuple, list)) else (0,)
+        if not all(isinstance(n, int) and n > 0 for n in sizes):
+            raise ValueError(
+                f"input_size={input_size!r}: pass the size of one input, such as (channels, height, width)"
+            )
+
+
+def _convert(
+    model: nn.Module,
+    norm: NormSpec,
+    scale: ScaleSpec,
+    input_stats: InputStats,
+    include: Selector,
+    exclude: Selector,
+    preserve: bool,
+    example: Example | None,
+    input_size: tuple[int, ...] | None,
+) -> None:
+    known = norm_layers(model)
     traces = _traces(model, norm, example, input_size)
     choices = select(model, traces, include, exclude)
     if not choices:
-        if not known:
-            raise ValueError(
-                "nothing to normalize: the network calls no BatchNorm, convolution or linear layer that is not excluded"
-            )
-        return model
+        _check_same(known, norm, scale)
+        return
     starts = starting_points(model, choices, norm, preserve, example)
-    for number, choice in enumerate(choices):
-        index = number + 1 + max((layer.index for layer in known.values()), default=-1)
-        _replace(choice, norm, scale, index, starts[choice.name])
+    earlier = [(layer, present(layer)) for layer in known.values() if layer.wants_moments]
+    for choice in choices:
+        _replace(choice, norm, scale, starts[choice.name])
     traces = [lowered(t, choices) for t in traces]
     _wire(model, traces, input_stats)
     if isinstance(norm, Analytic) and norm.first_layer == "patch":
         _measure_patches(choices, traces, example)
-    calibrate([(cast(NormLayer, choice.module), starts[choice.name]) for choice in choices])
-    return model
+    calibrate([*earlier, *((cast(NormLayer, choice.module), starts[choice.name]) for choice in choices)])
+
+
+def _check_same(known: dict[str, NormLayer], norm: NormSpec, scale: ScaleSpec) -> None:
+    """Converting twice changes nothing; asking for something else the second time is a mistake."""
+    if not known:
+        raise ValueError(
+            "nothing to normalize: the network calls no BatchNorm, convolution or linear layer that is not excluded"
+        )
+    for name, layer in known.items():
+        if not isinstance(layer.norm, _NORM[type(norm)]) or not isinstance(layer.scale, _SCALE[type(scale)]):
+            kinds = f"{type(layer.norm).__name__} and {type(layer.scale).__name__}"
+            raise ValueError(
+                f"{name!r} is normalized already, with {kinds}: convert the original network, or fold() this one first"
+            )
+
+
+_NORM: dict[type, type[norms.Norm]] = {
+    Batch: norms.BatchNorm,
+    norms.Weight: norms.WeightNorm,
+    Analytic: norms.AnalyticNorm,
+}
+_SCALE: dict[type, type[scales.Scale]] = {
+    scales.Point: scales.PointScale,
+    Noise: scales.NoiseScale,
+    Bayes: scales.BayesScale,
+}
 
 
 def _traces(
     model: nn.Module, norm: NormSpec, example: Example | None, input_size: tuple[int, ...] | None
 ) -> list[Trace]:
     """Recorded runs; a network that cannot be run is only a problem if something depends on its structure."""
-    for module in model.modules():
-        if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
-            raise ValueError("the network has lazy modules without parameters yet: run it on a batch first")
     try:
         traces = trace(model, example, input_size)
     except ValueError:
-        structural = isinstance(norm, Analytic) or any(isinstance(m, (_BatchNorm, NormLayer)) for m in model.modules())
-        if structural:
+        normed = any(isinstance(m, (_BatchNorm, NormLayer)) for m in model.modules())
+        if isinstance(norm, Analytic) or normed or example is not None or input_size is not None:
             raise
         return []
     if isinstance(norm, Analytic) and example is not None and any(lacks_rule(step) for t in traces for step in t.steps):
@@ -108,13 +161,13 @@ def _traces(
     return traces
 
 
-def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, index: int, start: Start) -> None:
+def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, start: Start) -> None:
     """Turn a convolution (or a BatchNorm without one) into a normalized layer, in place: references stay valid."""
     module, bn = choice.module, choice.bn
     channels = start.s.numel()
     where = {"device": start.s.device, "dtype": start.s.dtype}
     made_norm = _make_norm(norm, bn, channels, where)
-    made_scale = _make_scale(scale, channels, index, where)
+    made_scale = _make_scale(scale, channels, where)
     source = bn if bn is not None else module
     if bn is not None and bn.weight is not None:
         made_scale.s = bn.weight
@@ -132,7 +185,7 @@ def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, index: int, start
             _strip(bn)
             bn.__class__ = nn.Identity  # type: ignore[assignment]
     layer = cast(NormLayer, module)
-    layer.attach(made_norm, made_scale, index, choice.bn_name)
+    layer.attach(made_norm, made_scale, choice.bn_name)
     layer.norm.train(training if bn is None else bn.training)
     layer.scale.train(training)
     start.apply_(layer)
@@ -151,12 +204,12 @@ def _make_norm(spec: NormSpec, bn: _BatchNorm | None, channels: int, where: dict
     return norms.BatchNorm(channels, momentum=momentum, eps=eps, sync=sync, **where)
 
 
-def _make_scale(spec: ScaleSpec, channels: int, index: int, where: dict[str, Any]) -> scales.Scale:
+def _make_scale(spec: ScaleSpec, channels: int, where: dict[str, Any]) -> scales.Scale:
     if isinstance(spec, Bayes):
-        return scales.BayesScale(channels, spec, index=index, **where)
+        return scales.BayesScale(channels, spec, **where)
     if isinstance(spec, Noise):
-        return scales.NoiseScale(channels, spec, index=index, **where)
-    return scales.PointScale(channels, index=index, **where)
+        return scales.NoiseScale(channels, spec, **where)
+    return scales.PointScale(channels, **where)
 
 
 def _strip(bn: nn.Module) -> None:
@@ -170,7 +223,10 @@ def _strip(bn: nn.Module) -> None:
 def _wire(model: nn.Module, traces: list[Trace], input_stats: InputStats) -> None:
     """Give all normalized layers a common runtime and let every module that contains some open the scope of a call."""
     layers = list(norm_layers(model).values())
+    for index, layer in enumerate(layers):
+        layer.number_(index)
     unhook(model)
+    _release(model)
     device = layers[0].scale.s.device
     if "noise_key" not in model._buffers:
         _keep(model, "noise_key", torch.tensor(noise.draw_key(None), dtype=torch.int64, device=device))
@@ -198,6 +254,13 @@ def _keep(model: nn.Module, name: str, value: Tensor) -> None:
     elif name in model._buffers:
         del model._buffers[name]
     model.register_buffer(name, value)
+
+
+def _release(model: nn.Module) -> None:
+    """Parts that were converted before share the new root's runtime: theirs and its buffers go."""
+    for module in model.modules():
+        if module is not model:
+            release_buffers(module)
 
 
 def _program(model: nn.Module, traces: list[Trace], input_stats: InputStats, wanting: list[NormLayer]) -> Program:
@@ -233,10 +296,13 @@ def _input_references(
     return references
 
 
-def _checked(pair: tuple[Any, Any], size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]:
-    if len(pair) != 2:
-        raise ValueError(f"input_stats: expected a pair (mean, var), got {len(pair)} values")
-    mean, var = (torch.as_tensor(value, dtype=like.dtype, device=like.device).flatten().clone() for value in pair)
+def _checked(pair: Any, size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]:
+    try:
+        mean, var = (torch.as_tensor(value, dtype=like.dtype, device=like.device).flatten().clone() for value in pair)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"input_stats={pair!r}: pass a pair (mean, var) of numbers or of one value per channel"
+        ) from None
     channels = size[1] if len(size) > 1 else 1
     for name, value in (("mean", mean), ("var", var)):
         if value.numel() not in (1, channels):
@@ -264,9 +330,9 @@ def _hold(model: nn.Module, steps: Iterable[Step]) -> None:
             number += 1
         step.held = tuple(held)
         warnings.warn(
-            f"no moment rule for {step.operation!r} in {step.where or 'the network itself'!r}: the moments of its "
-            "output were measured on example= and are held from now on",
-            stacklevel=4,
+            f"no moment rule for {step.operation} in {step.place}: the moments of its output were "
+            " measured on example= and are held from now on",
+            stacklevel=6,
         )
 
 

@@ -8,8 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ._hooks import unhook
-from ._sampling import runtimes
+from ._hooks import release_buffers, unhook
 from .layers import PLAIN, ChannelNorm, NormLayer, norm_layers
 
 
@@ -26,7 +25,6 @@ def fold(net: nn.Module) -> nn.Module:
     (Linear(in_features=4, out_features=3, bias=True), True)
     """
     net = copy.deepcopy(net)
-    roots = [runtime.root for runtime in runtimes(net)]
     maps = [(layer, layer.plain()) for layer in norm_layers(net).values()]
     for layer, (factor, summand) in maps:
         if isinstance(layer, ChannelNorm):
@@ -34,9 +32,8 @@ def fold(net: nn.Module) -> nn.Module:
         else:
             _to_plain(layer, factor, summand)
     unhook(net)
-    for root in roots:
-        for name in root.__dict__.pop("bayesnorm_buffers"):
-            del root._buffers[name]
+    for module in net.modules():
+        release_buffers(module)
     return net.eval()
 
 
@@ -57,8 +54,11 @@ def _to_batch_norm(layer: ChannelNorm, factor: Tensor, summand: Tensor) -> None:
     _detach(layer)
     layer.__class__ = type(made)  # type: ignore[assignment]
     hooks = {name: value for name, value in layer.__dict__.items() if "hook" in name}
+    ours = layer.__dict__.get("bayesnorm_buffers")
     layer.__dict__.update(made.__dict__)
     layer.__dict__.update(hooks)
+    if ours is not None:
+        layer.__dict__["bayesnorm_buffers"] = ours
     layer.weight = nn.Parameter(factor.clone())
     layer.bias = nn.Parameter(summand.clone())
 

@@ -13,6 +13,12 @@ def hook(module: nn.Module, opening: Opening) -> None:
     module.register_forward_hook(opening.leave, with_kwargs=True, always_call=True)
 
 
+def release_buffers(module: nn.Module) -> None:
+    """Take away the buffers that a conversion gave to its root."""
+    for name in module.__dict__.pop("bayesnorm_buffers", []):
+        module._buffers.pop(name, None)
+
+
 def unhook(model: nn.Module) -> None:
     """Take these hooks away from a network."""
     for module in model.modules():

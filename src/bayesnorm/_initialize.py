@@ -15,11 +15,10 @@ from .norms import BatchNorm
 
 @torch.no_grad()
 def init_from_data_(net: nn.Module, x: Tensor) -> None:
-    """Set scale and bias of each layer, in one forward pass, so that its output has mean 0 and variance 1 on this
-    batch.
+    """Set each layer, in one forward pass, so that its output has mean 0 and variance 1 on this batch.
 
-    Changes s and b of weight- and analytically normalized layers; of a network without any, weight and bias of its
-    convolutions and linear layers. Batch normalization starts with s = 1, b = 0 and is left alone.
+    Changes s and b of weight-normalized layers, the constants of analytically normalized ones (which get s = 1, b = 0),
+    and of a network without any, weight and bias of its convolutions and linear layers. Batch norm is left alone.
 
     Arguments:
         x: a batch of inputs; the paper uses 128.
@@ -29,7 +28,15 @@ def init_from_data_(net: nn.Module, x: Tensor) -> None:
     normalized: list[nn.Module] = [m for m in norm_layers(net).values() if not isinstance(m.norm, BatchNorm)]
     plain = [m for m in net.modules() if type(m) in NORMALIZED]
     networks = runtimes(net)
-    handles = [m.register_forward_hook(_standardize) for m in (normalized if networks else plain)]
+    done: set[nn.Module] = set()
+
+    def once(layer: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        if layer in done:
+            return None
+        done.add(layer)
+        return _standardize(layer, args, output)
+
+    handles = [m.register_forward_hook(once) for m in (normalized if networks else plain)]
     try:
         for runtime in networks:
             runtime.apart = True
@@ -49,7 +56,14 @@ def _standardize(layer: nn.Module, args: Any, output: Tensor) -> Tensor:
     std = torch.where(var > 0, var, 1.0).sqrt()
     if isinstance(layer, NormLayer):
         gain, shift = layer.scale.folded()
-        layer.scale.set_(gain / std, (shift - mean) / std)
+        if layer.norm.forgets_input:
+            # The statistics go into the constants of the norm: what the layer hands on, (0, 1), is then true.
+            gain = torch.where(gain > 0, gain, 1.0)
+            layer.norm.center.add_((mean - shift) / gain * layer.norm.spread)
+            layer.norm.spread.mul_(std / gain)
+            layer.scale.set_(torch.ones_like(gain), torch.zeros_like(shift))
+        else:
+            layer.scale.set_(gain / std, (shift - mean) / std)
     else:
         weight, bias = cast(Tensor, layer.weight), cast(Tensor | None, layer.bias)
         NORMALIZED[type(layer)].geometry_of(layer).scale_(weight, (1 / std).to(weight.dtype))

@@ -99,15 +99,14 @@ class ELBO:
     def _nll(self, output: Tensor, target: Tensor) -> Tensor:
         if callable(self.nll):
             return self.nll(output, target)
-        if self.nll == "log_probs":
-            return F.nll_loss(output, target, ignore_index=self.ignore_index)
-        return F.cross_entropy(
-            output.float() if output.dtype in HALF else output, target, ignore_index=self.ignore_index
-        )
+        output = output.float() if output.dtype in HALF else output
+        function = F.nll_loss if self.nll == "log_probs" else F.cross_entropy
+        return function(output, target, ignore_index=self.ignore_index)
 
     def _targets_per_sample(self, output: Tensor, target: Tensor) -> int:
         """Product of the target's axes behind the batch (behind the classes, where it is a distribution over them)."""
-        if target.dim() == output.dim() and target.shape[:2] == output.shape[:2] and target.is_floating_point():
+        distribution = target.dim() == output.dim() and target.is_floating_point() and not callable(self.nll)
+        if distribution:
             return target.shape[2:].numel()
         return target.shape[1:].numel()
 

@@ -78,8 +78,10 @@ def predict(
     rows = max_rows if max_rows is not None else _affordable_rows(net, x)
     results = []
     with mode(net, False), torch.no_grad(), _drawing(net if samples else None, shared, generator) as networks:
-        for first in range(0, len(x), rows):
-            part = x[first : first + rows]
+        # All draws of a part in one pass: what stands before the first random scale is then computed once.
+        size = max(1, rows // samples) if _expands(net, networks) else rows
+        for first in range(0, len(x), size):
+            part = x[first : first + size]
             if networks:
                 draws = _draws(net, networks, part, first, samples, max(1, rows // len(part)))
             else:
@@ -106,15 +108,40 @@ def _drawing(net: nn.Module | None, shared: bool, generator: torch.Generator | N
 
 def _draws(net: nn.Module, networks: list[Runtime], x: Tensor, first: int, samples: int, most: int) -> Iterator[Tensor]:
     """Outputs ``(K, N, ...)`` of up to ``most`` draws at a time."""
-    expands = len(networks) == 1 and networks[0].root is net and networks[0].expands
     for start in range(0, samples, most):
         count = min(most, samples - start)
-        for runtime in networks:
-            assert runtime.sampling is not None
-            index = torch.arange(start, start + count, device=runtime.sampling.key.device)
-            runtime.sampling = replace(runtime.sampling, index=index, first=first, expands=expands)
-        out = net(x if expands else x.repeat(count, *[1] * (x.dim() - 1)))
+        out = _expanded(net, networks, x, first, start, count) if _expands(net, networks) else None
+        if out is None:
+            out = _pass(net, networks, x, first, start, count, False)
+            for runtime in networks:
+                runtime.expands = False
         yield out.unflatten(0, (count, len(x)))
+
+
+def _expanded(net: nn.Module, networks: list[Runtime], x: Tensor, first: int, start: int, count: int) -> Tensor | None:
+    """One pass that expands on the way; None for a forward that reads the batch size off its input and cannot."""
+    try:
+        out = _pass(net, networks, x, first, start, count, True)
+    except Exception:
+        return None
+    return out if out.size(0) == count * len(x) else None
+
+
+def _expands(net: nn.Module, networks: list[Runtime]) -> bool:
+    """Whether the inputs are passed once and expanded to the draws by the first random layer."""
+    return len(networks) == 1 and networks[0].root is net and networks[0].expands
+
+
+def _pass(
+    net: nn.Module, networks: list[Runtime], x: Tensor, first: int, start: int, count: int, expands: bool
+) -> Tensor:
+    """One forward pass for draws ``start`` to ``start + count`` of inputs that begin at ``first``."""
+    for runtime in networks:
+        assert runtime.sampling is not None
+        index = torch.arange(start, start + count, device=runtime.sampling.key.device)
+        runtime.sampling = replace(runtime.sampling, index=index, first=first, expands=expands)
+    out: Tensor = net(x if expands else x.repeat(count, *[1] * (x.dim() - 1)))
+    return out
 
 
 def _average(draws: Iterator[Tensor], output: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:

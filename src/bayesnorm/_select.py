@@ -7,11 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .layers import NORMALIZED, PLAIN, NormLayer
-from .moments.trace import Ref, Step, Trace
+from .moments.trace import Ref, Step, Trace, leaves
+
+STACK = 5
+"""From a warning here to the caller of ``convert``."""
 
 One = str | type[nn.Module] | Callable[[str, nn.Module], bool]
 Selector = One | Sequence[One] | None
@@ -45,32 +49,52 @@ def matches(selector: Selector, name: str, module: nn.Module) -> bool:
     return any(matches(one, name, module) for one in selector)
 
 
+def is_batch_norm(module: nn.Module) -> bool:
+    """Whether it is one of torch's BatchNorms, not a subclass that computes something else."""
+    return isinstance(module, _BatchNorm) and type(module).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+
+
 def select(model: nn.Module, traces: Sequence[Trace], include: Selector, exclude: Selector) -> list[Choice]:
     """The layers to normalize: BatchNorms if the network has any, else every convolution and linear layer."""
-    names = {module: name for name, module in reversed(list(model.named_modules(remove_duplicate=False)))}
-    modules = dict(model.named_modules())
-    normed = any(isinstance(m, (_BatchNorm, NormLayer)) for m in modules.values())
-    check_used(include, "include", modules)
-    check_used(exclude, "exclude", modules)
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
+    check_used(include, "include", {n: m for m, all_names in names.items() for n in all_names if type(m) in NORMALIZED})
+    check_used(exclude, "exclude", {n: m for m, all_names in names.items() for n in all_names})
+
+    def excluded(module: nn.Module) -> bool:
+        return any(matches(exclude, name, module) for name in names[module])
+
+    normed = any(isinstance(m, (_BatchNorm, NormLayer)) for m in names)
+    outside = used_outside(traces)
+    called = {module_of(step) for trace in traces for step in trace.steps}
     choices = []
-    for name, module in modules.items():
-        if matches(exclude, name, module):
+    for module, (name, *_) in names.items():
+        if not isinstance(module, _BatchNorm) or excluded(module):
             continue
-        if isinstance(module, _BatchNorm):
-            if not any(step.func is module for trace in traces for step in trace.steps):
-                warnings.warn(f"{name!r} is left as it is: the network did not call it when it was run", stacklevel=3)
-                continue
-            conv = own_convolution(module, traces)
-            if conv is None or matches(exclude, names[conv], conv):
-                choices.append(Choice(name, module, module, name))
-            else:
-                choices.append(Choice(names[conv], conv, module, name))
+        if not is_batch_norm(module):
+            message = f"{name!r} is left as it is: {type(module).__name__} computes more than a BatchNorm"
+            warnings.warn(message, stacklevel=STACK)
+            continue
+        if not any(step.func is module for trace in traces for step in trace.steps):
+            warnings.warn(f"{name!r} is left as it is: the network did not call it when it was run", stacklevel=STACK)
+            continue
+        conv = own_convolution(module, traces, outside)
+        if conv is None or excluded(conv):
+            choices.append(Choice(name, module, module, name))
+        else:
+            choices.append(Choice(names[conv][0], conv, module, name))
     taken = {choice.module for choice in choices}
-    for name, module in modules.items():
-        wanted = not normed or matches(include, name, module)
-        free = module not in taken and not matches(exclude, name, module)
-        if type(module) in NORMALIZED and wanted and free:
-            choices.append(Choice(name, module))
+    for module, all_names in names.items():
+        wanted = not normed or any(matches(include, name, module) for name in all_names)
+        usable = type(module) in NORMALIZED and module not in taken and not excluded(module)
+        if not wanted or not usable:
+            continue
+        if traces and module not in called:
+            message = f"{all_names[0]!r} is left as it is: the network did not call it when it was run"
+            warnings.warn(message, stacklevel=STACK)
+        elif not has_any(module, outside):
+            choices.append(Choice(all_names[0], module))
     return in_order_of_use(choices, traces)
 
 
@@ -78,43 +102,69 @@ def check_used(selector: Selector, argument: str, modules: dict[str, nn.Module])
     """A pattern that picks nothing is a mistake."""
     parts = selector if isinstance(selector, Sequence) and not isinstance(selector, str) else [selector]
     for part in parts:
+        if part is not None and not (isinstance(part, (str, type)) or callable(part)):
+            raise ValueError(f"{argument}={part!r}: pass a name pattern, a module type or a predicate f(name, module)")
         if part is not None and not any(matches(part, name, module) for name, module in modules.items()):
             raise ValueError(
                 f"{argument}={part!r} matches no module of the network; names are like {list(modules)[1:4]}"
             )
 
 
-def own_convolution(bn: _BatchNorm, traces: Sequence[Trace]) -> nn.Module | None:
+def own_convolution(bn: _BatchNorm, traces: Sequence[Trace], outside: set[int]) -> nn.Module | None:
     """The convolution or linear layer whose output this BatchNorm, and nothing else, reads."""
     convs: set[nn.Module | None] = set()
     for trace in traces:
-        producers, uses = trace.producers(), trace.uses()
-        for step in trace.steps:
-            if step.func is bn:
-                convs.add(module_of(producers.get(step.inputs()[0])))
-        for conv in convs:
-            for step in trace.steps:
-                if conv is not None and module_of(step) is conv:
-                    readers = uses.get(step.outs[0], [])
-                    if len(readers) != 1 or readers[0].func is not bn or step.outs[0] in trace.outputs:
-                        return None
+        producers = trace.producers
+        convs |= {module_of(producers.get(step.inputs()[0])) for step in trace.steps if step.func is bn}
     conv = convs.pop() if len(convs) == 1 else None
-    if conv is None or conv._forward_hooks or conv._forward_pre_hooks:
+    if conv is None or conv._forward_hooks or conv._forward_pre_hooks or has_any(conv, outside):
         return None
+    for trace in traces:
+        uses = trace.uses
+        for step in trace.steps:
+            if module_of(step) is not conv:
+                continue
+            readers = uses.get(step.outs[0], [])
+            if len(readers) != 1 or readers[0].func is not bn or step.outs[0] in trace.outputs:
+                return None
+            if isinstance(conv, nn.Linear) and len(step.sizes[0]) != 2:
+                return None  # BatchNorm1d normalizes axis 1 of (N, L, C), the linear layer's channels are the last
     return conv
 
 
+def used_outside(traces: Sequence[Trace]) -> set[int]:
+    """Ids of the parameters that are used elsewhere than in the forward of a layer that could be normalized."""
+    found = set()
+    for trace in traces:
+        for step in trace.steps:
+            if isinstance(step.func, nn.Module) or module_of(step) is not None:
+                continue
+            found |= {id(leaf.value) for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Ref)}
+    return found
+
+
+def has_any(module: nn.Module, parameters: set[int]) -> bool:
+    """Whether some parameter of the module itself is among these."""
+    return any(id(p) in parameters for p in module._parameters.values())
+
+
 def module_of(step: Step | None) -> nn.Module | None:
-    """The torch layer that made this call with its own weight, if it is one that can be normalized."""
+    """The torch layer whose forward made this call with its weight, if it is one that can be normalized."""
     if step is None or len(step.args) < 2 or not isinstance(step.args[1], Ref):
         return None
-    weight = step.args[1]
-    kind = type(weight.module)
-    known = (kind in NORMALIZED or kind in PLAIN) and weight.name == "weight" and step.operation in _LINEAR
-    return weight.module if known else None
+    module, known = step.caller, (type(step.caller) in NORMALIZED or type(step.caller) in PLAIN)
+    return module if known and step.func in _LINEAR and step.args[1].value is module.weight else None
 
 
-_LINEAR = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
+_LINEAR = {
+    F.linear,
+    F.conv1d,
+    F.conv2d,
+    F.conv3d,
+    F.conv_transpose1d,
+    F.conv_transpose2d,
+    F.conv_transpose3d,
+}
 
 
 def in_order_of_use(choices: list[Choice], traces: Sequence[Trace]) -> list[Choice]:

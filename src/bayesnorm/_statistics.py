@@ -21,6 +21,8 @@ def input_stats(x: Tensor, chunk: int = 1024) -> tuple[Tensor, Tensor]:
     """
     if x.dim() < 2 or x.numel() == 0:
         raise ValueError(f"input_stats needs data of shape (N, C, ...), got {tuple(x.shape)}")
+    if chunk < 1:
+        raise ValueError(f"chunk={chunk}: must be at least 1")
     axes = [0, *range(2, x.dim())]
     count = x.numel() // x.size(1)
     parts = x.split(chunk)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ._modes import mode
-from ._select import Choice, module_of
+from ._select import Choice, is_batch_norm, module_of
 from .layers import NormLayer
 from .moments import core
 from .moments.program import find_rule
@@ -29,9 +29,8 @@ def trace(model: nn.Module, example: Example | None, input_size: tuple[int, ...]
     """Record the network in training mode and in evaluation mode, shapes only where the network allows it."""
     if example is not None:
         return _trace_both(model, [as_tuple(example)])
-    if input_size is not None:
-        return _trace_both(model, [(zeros(model, input_size),)])
-    return _trace_both(model, [(zeros(model, size),) for size in guesses(model)])
+    sizes = guesses(model) if input_size is None else [tuple(input_size)]
+    return _trace_both(model, [(blank(model, size),) for size in sizes])
 
 
 def measure(model: nn.Module, example: Example) -> list[Trace]:
@@ -41,9 +40,10 @@ def measure(model: nn.Module, example: Example) -> list[Trace]:
 
 def _trace_both(model: nn.Module, candidates: list[tuple[Any, ...]]) -> list[Trace]:
     failure: Exception | None = None
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     for shape_only in (True, False):
         for inputs in candidates:
-            small = tuple(_small(x, shape_only) for x in inputs)
+            small = tuple(_small(x, shape_only, device) for x in inputs)
             try:
                 return _both_modes(model, small, False)
             except Exception as error:  # any error of the user's own forward
@@ -56,11 +56,13 @@ def _trace_both(model: nn.Module, candidates: list[tuple[Any, ...]]) -> list[Tra
     ) from failure
 
 
-def _small(x: Any, shape_only: bool) -> Any:
+def _small(x: Any, shape_only: bool, device: torch.device) -> Any:
     if not isinstance(x, Tensor):
         return x
     if shape_only:
         return torch.empty((BATCH, *x.shape[1:]), dtype=x.dtype, device="meta")
+    if x.is_meta:
+        return torch.zeros_like(x, device=device)
     return x[:BATCH] if len(x) >= BATCH else x.repeat(BATCH, *[1] * (x.dim() - 1))
 
 
@@ -79,8 +81,8 @@ def _both_modes(model: nn.Module, inputs: tuple[Any, ...], measuring: bool) -> l
 
 def _leaf(shape_only: bool, module: nn.Module) -> Callable[..., Any] | None:
     """Modules recorded as one step: normalizations, and classes with a rule of their own."""
-    if isinstance(module, _BatchNorm):
-        return torch.empty_like if shape_only else partial(_evaluated, module)
+    if is_batch_norm(module):
+        return torch.empty_like if shape_only else partial(_evaluated, cast(_BatchNorm, module))
     if isinstance(module, NormLayer):
         return partial(_responded, module) if shape_only else module.forward
     return module.forward if core.find(type(module)) is not None else None
@@ -91,20 +93,27 @@ def _evaluated(bn: _BatchNorm, x: Tensor) -> Tensor:
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, batch, 0.0, bn.eps)
 
 
-def _responded(layer: NormLayer, x: Tensor, *args: Any) -> Tensor:
+def _responded(layer: NormLayer, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     weight = layer.weight_vectors()
-    return torch.empty_like(x) if weight is None else layer.respond(x, layer.weight, None, args)  # type: ignore[arg-type]
+    return torch.empty_like(input) if weight is None else layer.respond(input, weight, None, *args, **kwargs)
 
 
 def as_tuple(example: Example) -> tuple[Any, ...]:
     """Arguments of the call."""
-    return example if isinstance(example, tuple) else (example,)
+    arguments = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    if not any(isinstance(x, Tensor) for x in arguments) or any(
+        isinstance(x, Tensor) and not len(x) for x in arguments
+    ):
+        raise ValueError(
+            "example: pass a batch of inputs (a tensor, or a tuple of the network's arguments) that is not empty"
+        )
+    return arguments
 
 
-def zeros(model: nn.Module, size: tuple[int, ...]) -> Tensor:
-    """A batch of this size, in the network's dtype and on its device."""
+def blank(model: nn.Module, size: tuple[int, ...]) -> Tensor:
+    """The shape of a batch, in the network's dtype."""
     first = next(iter(model.parameters()), torch.zeros(()))
-    return torch.zeros((BATCH, *size), dtype=first.dtype, device=first.device)
+    return torch.empty((BATCH, *size), dtype=first.dtype, device="meta")
 
 
 def guesses(model: nn.Module) -> list[tuple[int, ...]]:
@@ -119,6 +128,10 @@ def guesses(model: nn.Module) -> list[tuple[int, ...]]:
         if isinstance(module, nn.Linear):
             sizes.append((module.in_features,))
             break
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            sizes += [(module.num_features, *[8] * space) for space in (2, 0, 1, 3)]
+            break
     return sizes or [(3, 32, 32)]
 
 
@@ -131,7 +144,7 @@ def lowered(trace: Trace, choices: Sequence[Choice]) -> Trace:
     """The same run in terms of the normalized layers: a convolution and the BatchNorm behind it are one step."""
     fused = {choice.bn: choice.module for choice in choices if choice.bn is not None and not choice.standalone}
     alone = {choice.module for choice in choices if choice.bn is None}
-    producers = trace.producers()
+    producers = trace.producers
     steps = []
     for step in trace.steps:
         conv = module_of(step)

@@ -97,6 +97,8 @@ def measure(net: nn.Module, batches: Iterable[Tensor]) -> dict[str, Measured]:
     with _watching(modules, seen, counts), mode(net, False), _batch_mode(modules):
         for batch in batches:
             net(batch)
+    if not any(seen.values()):
+        raise ValueError("bn_noise.measure: there were no batches: pass two or more of one size")
     results = {}
     for name, found in seen.items():
         if not found:
@@ -178,6 +180,7 @@ def apply_(net: nn.Module, measured: dict[str, Measured], per: Literal["layer", 
     layers = {name: layer for name, layer in norm_layers(net).items() if isinstance(layer.scale, NoiseScale)}
     if not layers:
         raise ValueError("bn_noise.apply_: the network has no noise scale: convert it with scale='noise'")
+    changes = []
     for name, layer in layers.items():
         found = measured.get(name) or measured.get(layer.origin)
         if found is None:
@@ -186,4 +189,6 @@ def apply_(net: nn.Module, measured: dict[str, Measured], per: Literal["layer", 
         for buffer, value in ((scale.sigma_u, found.sigma_u), (scale.sigma_v, found.sigma_v)):
             if value.numel() != buffer.numel():
                 raise ValueError(f"{name!r} has {buffer.numel()} channels, measured were {value.numel()}")
-            buffer.copy_(value if per == "channel" else value.mean())
+            changes.append((buffer, value if per == "channel" else value.mean()))
+    for buffer, value in changes:
+        buffer.copy_(value)

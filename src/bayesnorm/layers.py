@@ -33,12 +33,16 @@ class NormLayer(Propagating):
     index: int
     origin: str
 
-    def attach(self, norm: Norm, scale: Scale, index: int, origin: str) -> None:
+    def attach(self, norm: Norm, scale: Scale, origin: str) -> None:
         """Take a norm and a scale; ``origin`` names the BatchNorm that stood behind this layer, if any."""
         self.norm = norm
         self.scale = scale
-        self.index = index
         self.origin = origin
+
+    def number_(self, index: int) -> None:
+        """Take a number that no other layer of the network has; it selects the layer's part of the noise stream."""
+        self.index = index
+        self.scale.number_(index)
 
     @property
     def wants_moments(self) -> bool:  # type: ignore[override]
@@ -58,6 +62,7 @@ class NormLayer(Propagating):
     @property
     def columns(self) -> Tensor:
         """This layer's part of the noise stream."""
+        assert self.scale.columns is not None
         return self.scale.columns
 
     @classmethod
@@ -75,26 +80,27 @@ class NormLayer(Propagating):
         weight = cast(Tensor, self.weight)
         return weight.float() if weight.dtype in HALF else weight
 
-    def respond(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, args: tuple[Any, ...]) -> Tensor:
+    def respond(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
         """torch's own layer with this weight and bias."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, *args: Any) -> Tensor:
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Normalize, scale; draw the scale in training mode and inside :func:`bayesnorm.sampling`."""
+        x = input
         scope = self.opening.current(x)
         sampling = (
             self.is_random and scope.rows is not None and (self.training or self.opening.runtime.sampling is not None)
         )
         gain, shift = self.scale.inner() if sampling else self.scale.folded()
         if isinstance(self.norm, BatchNorm) and self.norm.training:
-            y = self._respond_to_batch(x, gain, shift, args)
+            y = self._respond_to_batch(x, gain, shift, args, kwargs)
         else:
             with torch.autocast(x.device.type, enabled=False):
                 weight, bias = self._effective(scope, gain, shift)
-            y = self.respond(x, weight, bias, args)
+            y = self.respond(x, weight, bias, *args, **kwargs)
         return self._randomize(y, scope) if sampling else y
 
-    def _effective(self, scope: Scope, gain: Tensor | None, shift: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    def _effective(self, scope: Scope, gain: Tensor | None, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weight and bias of the plain layer that computes ``z * gain + shift``."""
         weight = self.weight_vectors()
         factor, offset = self.norm.normalizer(weight, self.geometry, scope.statistics.get(self.index))
@@ -104,13 +110,13 @@ class NormLayer(Propagating):
             offset = offset + shift
         return (factor, offset) if weight is None else (self.geometry.scaled(weight, factor), offset)
 
-    def _respond_to_batch(self, x: Tensor, gain: Tensor | None, shift: Tensor | None, args: tuple[Any, ...]) -> Tensor:
+    def _respond_to_batch(self, x: Tensor, gain: Tensor | None, shift: Tensor | None, args: Any, kwargs: Any) -> Tensor:
         norm = cast(BatchNorm, self.norm)
         weight = self.weight_vectors()
         with torch.autocast(x.device.type, enabled=False):
             factor = norm.unit(weight, self.geometry)
             unit = factor if weight is None else self.geometry.scaled(weight, factor)
-        y = self.respond(x, unit, None, args)
+        y = self.respond(x, unit, None, *args, **kwargs)
         axis = channel_axis(self, y.dim())
         if axis == 1:
             return cast(Tensor, norm(y, gain, shift))
@@ -127,13 +133,9 @@ class NormLayer(Propagating):
         summand = summand.to(y.dtype).reshape(-1, *shape[1:]) if summand.dim() > 1 else summand.to(y.dtype).view(shape)
         factor = factor.to(y.dtype).reshape(-1, *shape[1:])
         batch, rows = y.size(0), factor.size(0)
-        if rows == batch:
+        if not scope.expand:
             return torch.addcmul(summand, y, factor)
-        if rows % batch:
-            raise ValueError(
-                f"a batch of {batch} in a network that was called with {rows}: noise is drawn per sample, "
-                "so the batch axis must stay first and keep its size (or a multiple of it)"
-            )
+        scope.expand = False
         factor = factor.unflatten(0, (rows // batch, batch))
         summand = summand.unflatten(0, (-1, batch)) if summand.size(0) == rows else summand
         return torch.addcmul(summand, y, factor).flatten(0, 1)
@@ -142,7 +144,7 @@ class NormLayer(Propagating):
         """``(shift, gain^2)`` of the mean scales; after weight norm the linear rule, then the affine map."""
         shape = [1] * len(size)
         shape[channel_axis(self, len(size))] = -1
-        mean, var = self.scale.output_moments()
+        mean, var = (t.float() if t.dtype in HALF else t for t in self.scale.output_moments())
         if not self.forgets_input:
             assert m is not None
             mean, var = self._affine_moments(m, mean, var)
@@ -162,21 +164,26 @@ class NormLayer(Propagating):
     def plain(self) -> tuple[Tensor, Tensor]:
         """Weight and bias of the plain layer with the same evaluation output (a channel norm: factor and summand)."""
         runtime = self.opening.runtime
-        weight, bias = self._effective(Scope(runtime.statistics(self.opening)), *self.scale.folded())
-        return cast(Tensor, weight), bias
+        return self._effective(Scope(runtime.statistics(self.opening)), *self.scale.folded())
 
 
 class _NormConv(NormLayer):
     transposed_layout = False
 
+    def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """As :meth:`NormLayer.forward`, on a batch."""
+        if input.dim() != len(cast(nn.Conv2d, self).kernel_size) + 2:
+            raise ValueError(f"an input of shape {tuple(input.shape)}: pass a batch (N, C, ...), also of one sample")
+        return super().forward(input, *args, **kwargs)
+
     @classmethod
     def geometry_of(cls, module: nn.Module) -> Geometry:
         """Groups, direction and stride of the convolution."""
-        return Geometry(cast(int, module.groups), cls.transposed_layout, cast(tuple[int, ...], module.stride))
+        conv = cast(nn.Conv2d, module)
+        return Geometry(conv.groups, cls.transposed_layout, conv.stride, conv.dilation)
 
-    def respond(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, args: tuple[Any, ...]) -> Tensor:
+    def respond(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
         """The convolution."""
-        assert weight is not None
         dtype = cast(Tensor, self.weight).dtype
         bias = None if bias is None else bias.to(dtype)
         y: Tensor = cast(nn.Conv2d, self)._conv_forward(x, weight.to(dtype), bias)
@@ -198,15 +205,14 @@ class NormConv3d(_NormConv, nn.Conv3d):
 class _NormConvTranspose(_NormConv):
     transposed_layout = True
 
-    def respond(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, args: tuple[Any, ...]) -> Tensor:
-        """The transposed convolution; ``args`` may hold torch's ``output_size``."""
-        assert weight is not None
+    def respond(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
+        """The transposed convolution."""
         conv = cast(nn.ConvTranspose2d, self)
         spatial = len(conv.kernel_size)
         padding = cast(tuple[int, ...], conv.padding)
         output_padding = conv._output_padding(
             x,
-            args[0] if args else None,
+            output_size,
             list(conv.stride),
             list(padding),
             list(conv.kernel_size),
@@ -237,9 +243,8 @@ class NormConvTranspose3d(_NormConvTranspose, nn.ConvTranspose3d):
 class NormLinear(NormLayer, nn.Linear):
     """Normalized :class:`torch.nn.Linear`."""
 
-    def respond(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, args: tuple[Any, ...]) -> Tensor:
+    def respond(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
         """The linear map."""
-        assert weight is not None
         dtype = self.weight.dtype
         return F.linear(x, weight.to(dtype), None if bias is None else bias.to(dtype))
 
@@ -254,9 +259,8 @@ class ChannelNorm(NormLayer):
         """There is none: the statistics are the input's own."""
         return None
 
-    def respond(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, args: tuple[Any, ...]) -> Tensor:
+    def respond(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
         """``x * weight + bias`` per channel."""
-        assert weight is not None
         shape = [1] * x.dim()
         shape[1] = -1
         weight = weight.to(x.dtype).view(shape)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
@@ -77,25 +79,38 @@ class Sampling:
 
 @dataclass
 class Scope:
-    """Statistics and noise of one call."""
+    """Statistics and noise of one call.
+
+    ``expand``: the first random layer is to expand its batch to the draws. ``step``: the training step that was drawn.
+    """
 
     statistics: dict[int, tuple[Tensor, Tensor]]
     rows: Tensor | None = None
     draws: dict[int, Tensor] = field(default_factory=dict)
+    expand: bool = False
+    step: Tensor | None = None
 
     def draw(self, layer: Member, batch: int) -> Tensor:
-        """Standard normal draws ``(rows, columns)`` of a layer; a batch axis that grew on the way repeats its rows."""
+        """Standard normal draws ``(rows, columns)`` of a layer, also for a batch axis that grew or shrank."""
         assert self.rows is not None
         drawn = self.draws.get(layer.index)
         if drawn is None:
             drawn = noise.normal(self.rows, layer.columns)
-        if batch > drawn.size(0) and batch % drawn.size(0) == 0:
-            drawn = drawn.repeat_interleave(batch // drawn.size(0), 0)
-        return drawn
+        rows = drawn.size(0)
+        if batch == rows or self.expand:
+            return drawn
+        if batch % rows == 0:
+            return drawn.repeat_interleave(batch // rows, 0)
+        if rows % batch == 0:
+            return drawn[:: rows // batch]
+        raise ValueError(
+            f"a batch of {batch} in a network that was called with {rows}: noise is drawn per sample, so the batch "
+            "axis must stay first and keep its size, a multiple or a divisor of it"
+        )
 
 
 class Runtime:
-    """Shared by all layers of a converted network; holds nothing between calls.
+    """Shared by all layers of a converted network; between calls it holds nothing that depends on parameters.
 
     The key and the step counter of the noise are buffers of the root (``noise_key``, ``noise_step``), so that they are
     in its state dict and move with it.
@@ -125,17 +140,38 @@ class Runtime:
         self.activations = activations
         self.apart = False
         self.sampling: Sampling | None = None
+        self._close()
+        self.steps: dict[int, Tensor] = {}
+
+    def _close(self) -> None:
         self.scope: Scope | None = None
+        self.pending: tuple[Opening, Tensor] | None = None
         self.opener: nn.Module | None = None
+        self.frame: FrameType | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "steps": {}, "frame": None, "scope": None, "pending": None, "opener": None}
+
+    def is_open(self) -> bool:
+        """Whether the module that opened the scope is still running; hooks do not see it end by KeyboardInterrupt."""
+        if self.opener is None or torch.compiler.is_compiling():
+            return self.opener is not None
+        if self.frame is not None:
+            try:
+                self.frame.clear()
+            except RuntimeError:  # what an executing frame raises
+                return True
+        self._close()
+        return False
 
     def open(self, opening: Opening, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """Compute what the layers of ``opening`` need for one call with these arguments."""
         scope = Scope(self.statistics(opening))
-        random = [
-            layer for layer in opening.layers if layer.is_random and (layer.training or self.sampling is not None)
-        ]
+        drawing = self.sampling is not None
+        random = [layer for layer in opening.layers if layer.is_random and (layer.training or drawing)]
         if random:
-            scope.rows = self._rows(batch_size(args, kwargs))
+            self._set_rows(scope, first_tensor(args, kwargs))
+            assert scope.rows is not None
             drawn = noise.normal(scope.rows, torch.cat([layer.columns for layer in random]))
             parts = drawn.split([layer.columns.numel() for layer in random], dim=1)
             scope.draws = {layer.index: part for layer, part in zip(random, parts, strict=True)}
@@ -155,24 +191,35 @@ class Runtime:
             memory[id(opening)] = statistics
         return statistics
 
-    def _rows(self, batch: int) -> Tensor:
+    def _set_rows(self, scope: Scope, x: Tensor) -> None:
         if self.sampling is not None:
-            rows = self.sampling.rows(batch)
+            scope.rows = self.sampling.rows(x.size(0))
+            scope.expand = self.sampling.expands
             if self.sampling.index.dim() == 0:
                 self.sampling.index = self.sampling.index + 1
-            return rows
+            return
         key, step = self.root.noise_key, self.root.noise_step
         assert isinstance(key, Tensor)
         assert isinstance(step, Tensor)
-        sample = torch.arange(batch, device=key.device)
+        sample = torch.arange(x.size(0), device=key.device)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            sample = sample + torch.distributed.get_rank() * batch
-        if _recomputing():
-            return noise.rows(noise.derive(key, TRAINING), step - 1, sample)
-        rows = noise.rows(noise.derive(key, TRAINING), step, sample)
+            sample = sample + torch.distributed.get_rank() * x.size(0)
         with torch.no_grad():
-            step.add_(1)
-        return rows
+            if _recomputing():
+                scope.step = self.steps.get(x.data_ptr(), step - 1)
+            else:
+                scope.step = step.clone()
+                step.add_(1)
+        scope.rows = noise.rows(noise.derive(key, TRAINING), scope.step, sample)
+
+    def note(self, x: Tensor) -> None:
+        """Remember the step at which this tensor came in: all that a checkpoint hands back is the tensor."""
+        if self.scope is None or self.scope.step is None or torch.compiler.is_compiling() or _recomputing():
+            return
+        if len(self.steps) >= 4096:
+            self.steps.pop(next(iter(self.steps)))
+        self.steps.pop(x.data_ptr(), None)
+        self.steps[x.data_ptr()] = self.scope.step
 
 
 @dataclass
@@ -195,21 +242,36 @@ class Opening:
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook."""
         runtime = self.runtime
-        if not runtime.apart and (runtime.scope is None or runtime.opener is module):
+        if runtime.apart:
+            return
+        if runtime.opener is module or not runtime.is_open():
             runtime.opener = module
+            if torch.compiler.is_compiling():
+                # Hooks may be compiled apart from the forward: the first layer computes the scope in the forward's
+                # graph.
+                runtime.scope, runtime.pending = None, (self, first_tensor(args, kwargs))
+                return
             runtime.scope = runtime.open(self, args, kwargs)
+            runtime.frame = sys._getframe(1)
+        if runtime.scope is not None and runtime.scope.step is not None:
+            runtime.note(first_tensor(args, kwargs))
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Forward hook, called on exceptions too."""
-        runtime = self.runtime
-        if runtime.opener is module:
-            runtime.scope = runtime.opener = None
+        if self.runtime.opener is module:
+            self.runtime._close()
 
     def current(self, x: Tensor) -> Scope:
         """The open scope, or one for this call alone."""
-        if self.runtime.scope is not None:
-            return self.runtime.scope
-        return self.runtime.open(self, (x,), {})
+        runtime = self.runtime
+        if not runtime.is_open():
+            return runtime.open(self, (x,), {})
+        if runtime.scope is None:
+            assert runtime.pending is not None
+            opening, batch = runtime.pending
+            runtime.scope = runtime.open(opening, (batch,), {})
+        runtime.note(x)
+        return runtime.scope
 
     def device_type(self) -> str:
         """Device of the layers."""
@@ -217,16 +279,14 @@ class Opening:
         return weight.device.type
 
 
-def batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
-    """Size of the first axis of the first tensor among the arguments."""
+def first_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+    """The batch: the first tensor among the arguments."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and value.dim() > 0:
-            return value.size(0)
+            return value
         if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
-            return value[0].size(0)
-    raise ValueError(
-        "no tensor among the arguments of the call: pass the batch as a tensor, so that noise can be drawn"
-    )
+            return value[0]
+    raise ValueError("no tensor among the arguments of the call: pass the batch as one, so that noise can be drawn")
 
 
 def _recomputing() -> bool:

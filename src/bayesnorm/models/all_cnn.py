@@ -60,8 +60,11 @@ def all_cnn(
     num_classes: int = 10,
     in_channels: int = 3,
     input_stats: InputStats = None,
+    example: Tensor | None = None,
 ) -> nn.Module:
     """All-CNN with a norm after every convolution (``norm=None``: the plain network), s = 1 and b = 0.
+
+    ``input_stats`` and ``example`` are those of :func:`bayesnorm.convert`.
 
     >>> sum(p.numel() for p in all_cnn().parameters())
     1372254
@@ -70,4 +73,13 @@ def all_cnn(
     if norm is None:
         return net
     size = (in_channels, 32, 32)
-    return convert(net, norm=norm, scale=scale, input_stats=input_stats, preserve=False, inplace=True, input_size=size)
+    return convert(
+        net,
+        norm=norm,
+        scale=scale,
+        input_stats=input_stats,
+        example=example,
+        preserve=False,
+        inplace=True,
+        input_size=size,
+    )

@@ -48,8 +48,7 @@ def register(*targets: Target) -> Callable[[RuleT], RuleT]:
 
     Each target is a function (``torch.relu``), the name of a tensor method (``"relu"``) or a module class. The rule is
     called with the arguments of the operation, every activation among them replaced by its :class:`Moments`. The rule
-    of a module
-    class gets the module first: ``rule(module, m)``. The latest registration wins.
+    of a module class that has a parameter ``module`` gets the module by that keyword. The latest registration wins.
 
     >>> def double(x):
     ...     return 2 * x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -210,7 +211,8 @@ def find_rule(step: Step) -> Rule | None:
     """The rule of a step that touches activations."""
     if isinstance(step.func, nn.Module):
         rule = find(type(step.func))
-        return None if rule is None else partial(rule, step.func)
+        takes_module = rule is not None and "module" in inspect.signature(rule).parameters
+        return partial(rule, module=step.func) if rule is not None and takes_module else rule
     return find(step.func.name if isinstance(step.func, Attribute) else step.func)
 
 
@@ -221,7 +223,7 @@ def _function(step: Step) -> Callable[..., Any]:
     rule = find_rule(step)
     if rule is None:
         raise NoRuleError(
-            f"no moment rule for {step.operation!r} in {step.where or 'the network itself'!r}. Register one with "
+            f"no moment rule for {step.operation} in {step.place}. Register one with "
             "@bayesnorm.moments.register on rule(m, *args, **kwargs) -> Moments(mean, var), or pass example= "
             "(a batch of inputs) to convert: its moments are then measured once and held."
         )

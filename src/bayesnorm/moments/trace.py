@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -28,9 +30,15 @@ class Ref:
     module: nn.Module
     name: str
 
+    @property
+    def value(self) -> Tensor:
+        """The tensor itself."""
+        value: Tensor = getattr(self.module, self.name)
+        return value
+
     def get(self) -> Tensor:
         """The tensor as it is now, half precision widened: statistics are kept in float32 or better."""
-        value: Tensor = getattr(self.module, self.name)
+        value = self.value
         return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
@@ -61,6 +69,7 @@ class Step:
     """One operation: its function or module, arguments with slots and references in them, and the slots it filled."""
 
     where: str
+    caller: nn.Module
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -74,8 +83,15 @@ class Step:
     @property
     def operation(self) -> str:
         """Name of the operation, for messages."""
+        if self.func is _unseen:
+            return "an operation that torch does not see (numpy, an autograd.Function, ...)"
         name = type(self.func).__name__ if isinstance(self.func, nn.Module) else getattr(self.func, "__name__", None)
-        return name or str(self.func)
+        return repr(name or str(self.func))
+
+    @property
+    def place(self) -> str:
+        """Module in whose forward it ran, for messages."""
+        return repr(self.where) if self.where else "the network's own forward"
 
     def inputs(self) -> list[int]:
         """Slots among the arguments."""
@@ -91,10 +107,12 @@ class Trace:
     sizes: dict[int, torch.Size] = field(default_factory=dict)
     outputs: set[int] = field(default_factory=set)
 
+    @cached_property
     def producers(self) -> dict[int, Step]:
         """Slot -> the step that filled it."""
         return {out: step for step in self.steps for out in step.outs}
 
+    @cached_property
     def uses(self) -> dict[int, list[Step]]:
         """Slot -> the steps that read it."""
         uses: dict[int, list[Step]] = {}
@@ -142,7 +160,7 @@ class _Recorder(TorchFunctionMode):
         self.model = model
         self.measure = measure
         self.paused = 0
-        self.path: list[str] = [""]
+        self.path: list[tuple[str, nn.Module]] = [("", model)]
         self._slots: dict[int, Slot] = {}
         self._refs: dict[int, Ref] = {}
         self._active: set[int] = set()
@@ -190,7 +208,7 @@ class _Recorder(TorchFunctionMode):
             measured = tuple(_measure(t) for t in tensors)
         outs = tuple(self.new_slot(t, active) for t in tensors)
         sizes = tuple(t.size() for t in tensors)
-        step = Step(self.path[-1], func, coded_args, coded_kwargs, outs, sizes, single, active, measured)
+        step = Step(*self.path[-1], func, coded_args, coded_kwargs, outs, sizes, single, active, measured)
         self.trace.steps.append(step)
 
     def _code(self, leaf: Any) -> Any:
@@ -206,7 +224,7 @@ class _Recorder(TorchFunctionMode):
         # Nothing recorded made this tensor: an operation that torch's function override does not see.
         slot = Slot(self.new_slot(leaf, active=True))
         measured = (_measure(leaf),) if self.measure else None
-        step = Step(self.path[-1], _unseen, (), {}, (slot.id,), (leaf.size(),), True, True, measured)
+        step = Step(*self.path[-1], _unseen, (), {}, (slot.id,), (leaf.size(),), True, True, measured)
         self.trace.steps.append(step)
         return slot
 
@@ -249,31 +267,51 @@ def record(
     recorder = _Recorder(model, measure)
     tensors: dict[str, Tensor] = {}
     copies: dict[int, Tensor] = {}
-    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    for name, tensor in named:
-        if id(tensor) not in copies:
-            copy = torch.empty_like(tensor, device="meta") if shape_only else tensor.detach().clone()
-            copies[id(tensor)] = copy
-            path, _, attribute = name.rpartition(".")
-            recorder.refer(copy, model.get_submodule(path), attribute)
-        tensors[name] = copies[id(tensor)]
+    for path, module in model.named_modules():
+        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is None:
+                continue
+            if id(tensor) not in copies:
+                copies[id(tensor)] = torch.empty_like(tensor, device="meta") if shape_only else tensor.detach().clone()
+                recorder.refer(copies[id(tensor)], module, name)
+            tensors[f"{path}.{name}" if path else name] = copies[id(tensor)]
     for tensor in leaves(inputs):
         if isinstance(tensor, Tensor):
             recorder.trace.inputs.append(recorder.new_slot(tensor, active=True))
     devices = [device.index] if device.type == "cuda" else []
     with (
+        _as_it_was(model, recorder),
         torch.random.fork_rng(devices=devices),
         torch.no_grad(),
         _leaves(model, recorder, leaf),
         torch.device(device),
         recorder,
     ):
-        out = torch.func.functional_call(model, tensors, inputs)
+        # Each module once under one name: an alias that is swapped twice would be restored to the copy.
+        out = torch.func.functional_call(model, tensors, inputs, tie_weights=False)
     for tensor in _tensors_of(out):
         slot = recorder.slot_of(tensor)
         if slot is not None:
             recorder.trace.outputs.add(slot.id)
     return recorder.trace
+
+
+@contextmanager
+def _as_it_was(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
+    """Attributes that the forward writes (caches, counters) get their old values, Python's generator its state."""
+    before = {module: dict(vars(module)) for module in model.modules()}
+    state = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        for module, attributes in before.items():
+            for tensor in vars(module).values():
+                slot = recorder.slot_of(tensor) if isinstance(tensor, Tensor) else None
+                if slot is not None:
+                    recorder.trace.outputs.add(slot.id)
+            module.__dict__.clear()
+            module.__dict__.update(attributes)
 
 
 def _tensors_of(out: Any) -> list[Tensor]:
@@ -309,10 +347,8 @@ def _leaves(
             compute = leaf(module)
             if compute is not None:
                 patch(module, compute)
-            handles.append(
-                module.register_forward_pre_hook(lambda *_, name=name: recorder.path.append(name), prepend=True)
-            )
-            handles.append(module.register_forward_hook(lambda *_: _pop(recorder.path), always_call=True))
+            handles.append(module.register_forward_pre_hook(partial(_push, recorder.path, name), prepend=True))
+            handles.append(module.register_forward_hook(partial(_pop, recorder.path), always_call=True))
         yield
     finally:
         for module in patched:
@@ -321,5 +357,9 @@ def _leaves(
             handle.remove()
 
 
-def _pop(path: list[str]) -> None:
+def _push(path: list[tuple[str, nn.Module]], name: str, module: nn.Module, args: Any) -> None:
+    path.append((name, module))
+
+
+def _pop(path: list[tuple[str, nn.Module]], module: nn.Module, args: Any, output: Any) -> None:
     path.pop()

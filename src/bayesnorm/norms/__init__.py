@@ -20,7 +20,7 @@ def parse(norm: str | NormSpec) -> NormSpec:
     if isinstance(norm, NormSpec):
         return norm
     named: dict[str, NormSpec] = {"batch": Batch(), "weight": Weight(), "analytic": Analytic()}
-    if norm not in named:
+    if not isinstance(norm, str) or norm not in named:
         raise ValueError(
             f"norm={norm!r}: choose 'batch', 'weight' or 'analytic', or pass Batch(...), Weight(), Analytic(...)"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,10 +27,10 @@ class Batch:
     eps: float | None = None
 
     def __post_init__(self) -> None:
-        if self.momentum is not None and not 0 <= self.momentum <= 1:
+        if self.momentum is not None and not (isinstance(self.momentum, (int, float)) and 0 <= self.momentum <= 1):
             raise ValueError(f"Batch(momentum={self.momentum}): must lie in [0, 1]")
-        if self.eps is not None and self.eps < 0:
-            raise ValueError(f"Batch(eps={self.eps}): must not be negative")
+        if self.eps is not None and not (isinstance(self.eps, (int, float)) and 0 <= self.eps < math.inf):
+            raise ValueError(f"Batch(eps={self.eps}): must be finite and not negative")
 
 
 class BatchNorm(Norm):

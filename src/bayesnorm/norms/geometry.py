@@ -16,11 +16,18 @@ class Geometry:
     groups: int = 1
     transposed: bool = False
     stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
 
     def moments(self, weight: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the response, from those of the input channels."""
         return linear.linear_moments(
-            weight, mean, var, groups=self.groups, transposed=self.transposed, stride=self.stride
+            weight,
+            mean,
+            var,
+            groups=self.groups,
+            transposed=self.transposed,
+            stride=self.stride or 1,
+            dilation=self.dilation or 1,
         )
 
     def filters(self, weight: Tensor) -> Tensor:

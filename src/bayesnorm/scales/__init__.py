@@ -20,7 +20,7 @@ def parse(scale: str | ScaleSpec) -> ScaleSpec:
     if isinstance(scale, ScaleSpec):
         return scale
     named: dict[str, ScaleSpec] = {"point": Point(), "noise": Noise(), "bayes": Bayes()}
-    if scale not in named:
+    if not isinstance(scale, str) or scale not in named:
         raise ValueError(
             f"scale={scale!r}: choose 'point', 'noise' or 'bayes', or pass Point(), Noise(...), Bayes(...)"
         )

@@ -22,7 +22,7 @@ class Scale(nn.Module):
 
     s: nn.Parameter
     b: nn.Parameter
-    columns: Tensor
+    columns: Tensor | None
     draws_per_channel = 0
 
     def __init__(
@@ -31,8 +31,14 @@ class Scale(nn.Module):
         super().__init__()
         self.s = nn.Parameter(torch.ones(channels, device=device, dtype=dtype))
         self.b = nn.Parameter(torch.zeros(channels, device=device, dtype=dtype))
+        self.register_buffer("columns", None, persistent=False)
+        self.number_(index)
+
+    def number_(self, index: int) -> None:
+        """Take the part of the noise stream that belongs to this layer of the network."""
+        device, channels = self.s.device, self.s.numel()
         parts = [stream.columns(2 * index + i, channels, device=device) for i in range(self.draws_per_channel)]
-        self.register_buffer("columns", torch.cat(parts) if parts else None, persistent=False)
+        self.columns = torch.cat(parts) if parts else None
 
     @property
     def is_random(self) -> bool:

@@ -38,12 +38,20 @@ class Bayes:
     floor: float = 1e-8
 
     def __post_init__(self) -> None:
-        if self.prior != "log-uniform" and not (isinstance(self.prior, (int, float)) and self.prior > 0):
+        if self.prior != "log-uniform" and not _positive(self.prior):
             raise ValueError(f"Bayes(prior={self.prior!r}): pass a positive std or 'log-uniform'")
-        if not self.sigma_init > 0:
-            raise ValueError(f"Bayes(sigma_init={self.sigma_init}): must be positive")
-        if not self.floor > 0:
-            raise ValueError(f"Bayes(floor={self.floor}): must be positive")
+        for name in ("sigma_init", "floor"):
+            if not _positive(getattr(self, name)):
+                raise ValueError(f"Bayes({name}={getattr(self, name)!r}): pass a positive number")
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 < value < math.inf
+
+
+def wide(t: Tensor) -> Tensor:
+    """At least float32."""
+    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 
 def rho(u: Tensor) -> Tensor:
@@ -71,7 +79,8 @@ def kl_normal(mean: Tensor, u: Tensor, s0: float, prior_mean: float = 1.0) -> Te
 
 
 def kl_log_uniform(mean: Tensor, u: Tensor) -> Tensor:
-    """KL to the log-uniform prior, with ``alpha = sigma^2 / mean^2``, up to a constant (error below 0.008).
+    """KL to the log-uniform prior, with ``alpha = sigma^2 / mean^2``, whose limit for large alpha is 0 (error below
+    0.0095).
 
     >>> kl_log_uniform(torch.ones(1), torch.tensor([9.0])).item() < 0.02
     True
@@ -136,15 +145,15 @@ class BayesScale(Scale):
 
     def kl(self) -> Tensor:
         """KL divergence to the prior, summed over the channels."""
-        spec = self.spec
+        spec, s, u = self.spec, wide(self.s), wide(self.u)
         if spec.stochastic_bias:
             s0 = 10.0 if isinstance(spec.prior, str) else spec.prior
-            one = torch.ones_like(self.s)
-            scale = kl_log_uniform(one, self.u) if isinstance(spec.prior, str) else kl_normal(one, self.u, s0)
-            return (scale + kl_normal(torch.zeros_like(one), self.v, s0, 0.0)).sum()
+            one = torch.ones_like(s)
+            scale = kl_log_uniform(one, u) if isinstance(spec.prior, str) else kl_normal(one, u, s0)
+            return (scale + kl_normal(torch.zeros_like(one), wide(self.v), s0, 0.0)).sum()
         if isinstance(spec.prior, str):
-            return kl_log_uniform(self.s.clamp(min=spec.floor), self.u).sum()
-        return kl_normal(self.s, self.u, spec.prior).sum()
+            return kl_log_uniform(s.clamp(min=spec.floor), u).sum()
+        return kl_normal(s, u, spec.prior).sum()
 
     @torch.no_grad()
     def set_(self, s: Tensor, b: Tensor) -> None:

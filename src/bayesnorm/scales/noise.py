@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +25,9 @@ class Noise:
 
     def __post_init__(self) -> None:
         for name in ("sigma_u", "sigma_v"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"Noise({name}={getattr(self, name)}): a standard deviation must not be negative")
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and 0 <= value < math.inf):
+                raise ValueError(f"Noise({name}={value!r}): a std must be finite and not negative")
 
 
 class NoiseScale(Scale):

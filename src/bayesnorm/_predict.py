@@ -15,8 +15,9 @@ from ._modes import mode
 from ._sampling import runtimes, sampling_key
 from .runtime import Runtime, Sampling
 
-BUDGET = 256 << 20
-"""Bytes of activations that one forward pass may use on a CPU; on a GPU a quarter of the free memory."""
+BUDGET = 24 << 20
+"""Bytes of activations that one forward pass may use on a CPU, where small passes stay in the cache and are faster; on
+a GPU a quarter of the free memory."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ._affine import scaled
 from .moments.core import Moments
 from .moments.program import Propagating, channel_axis
 from .norms import BatchNorm, Norm
@@ -134,7 +135,7 @@ class NormLayer(Propagating):
         factor = factor.to(y.dtype).reshape(-1, *shape[1:])
         batch, rows = y.size(0), factor.size(0)
         if not scope.expand:
-            return torch.addcmul(summand, y, factor)
+            return scaled(y, factor, summand)
         scope.expand = False
         factor = factor.unflatten(0, (rows // batch, batch))
         summand = summand.unflatten(0, (-1, batch)) if summand.size(0) == rows else summand

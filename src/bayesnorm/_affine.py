@@ -1,0 +1,48 @@
+"""``y * factor + summand`` with one factor per sample and channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 18
+"""Numbers in a temporary that stays in the cache: a fresh one of the activation's size costs more than the product."""
+
+
+def scaled(y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
+    """``y * factor + summand``, broadcast; without gradients it may overwrite ``y``."""
+    if torch.compiler.is_compiling():
+        return torch.addcmul(summand, y, factor)
+    if not torch.is_grad_enabled() and not y.requires_grad:
+        return torch.addcmul(summand, y, factor, out=y)
+    out: Tensor = _Scaled.apply(y, factor, summand)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Scaled(torch.autograd.Function):
+    """The gradient of the factor is reduced a few samples at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
+        ctx.save_for_backward(y, factor)
+        ctx.summand = summand.shape
+        return torch.addcmul(summand, y, factor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (grad,) = grads
+        y, factor = ctx.saved_tensors
+        for_y = grad * factor if ctx.needs_input_grad[0] else None
+        for_factor = _product_sum(grad, y, factor.shape) if ctx.needs_input_grad[1] else None
+        for_summand = grad.sum_to_size(ctx.summand) if ctx.needs_input_grad[2] else None
+        return for_y, for_factor, for_summand
+
+
+def _product_sum(a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
+    """``(a * b).sum_to_size(shape)`` without a temporary of that size; the batch axis stays."""
+    samples = max(1, CHUNK // max(1, a[0].numel()))
+    rest = shape[1:]
+    parts = [(x * y).sum_to_size((len(x), *rest)) for x, y in zip(a.split(samples), b.split(samples), strict=True)]
+    return torch.cat(parts)

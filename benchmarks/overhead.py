@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +22,10 @@ from torch import Tensor, nn
 import bayesnorm
 
 Work = Callable[[], object]
+Row = dict[str, Any]
 
 
-def ratio(ours: Work, theirs: Work, rounds: int) -> dict[str, float]:
+def ratio(ours: Work, theirs: Work, rounds: int) -> Row:
     """Median ratio over interleaved rounds, with its quartiles, and the ratio of ``theirs`` against itself."""
     for _ in range(3):
         ours(), theirs()
@@ -81,31 +83,36 @@ def training_step(net: nn.Module, x: Tensor, y: Tensor, compiled: bool, bayes: b
     return step
 
 
-def projection_share(rounds: int) -> dict[str, float]:
+def benchmarks(rounds: int) -> dict[str, Callable[[], Row]]:
+    """Each figure by its name."""
     x, y = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
-    net = bayesnorm.models.all_cnn()
-    step = training_step(net, x, y, False, True)
-    return ratio(lambda: bayesnorm.project_(net), step, rounds)
 
-
-def measure(rounds: int) -> dict[str, dict[str, float]]:
-    x, y = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
-    table = {}
-    for compiled in (False, True):
+    def training(compiled: bool) -> Row:
         ours = training_step(bayesnorm.models.all_cnn(), x, y, compiled, True)
         theirs = training_step(plain_all_cnn(True), x, y, compiled, False)
-        name = "compiled" if compiled else "eager"
-        table[f"training step, analytic+bayes / torch BN, {name}"] = ratio(ours, theirs, rounds)
-    table["project_ / training step"] = projection_share(rounds)
-    net = bayesnorm.models.all_cnn().eval()
-    folded, plain = bayesnorm.fold(net), plain_all_cnn(False).eval()
-    with torch.no_grad():
-        table["inference, folded / plain by hand"] = ratio(lambda: folded(x), lambda: plain(x), rounds)
-    for images in (8, 256):
-        inputs = torch.randn(images, 3, 32, 32)
-        name = f"MC-30, predict / loop of 30 passes, {images} images"
-        table[name] = ratio(partial(bayesnorm.predict, net, inputs, samples=30), partial(looped, net, inputs), rounds)
-    return table
+        return ratio(ours, theirs, rounds)
+
+    def projection() -> Row:
+        net = bayesnorm.models.all_cnn()
+        return ratio(partial(bayesnorm.project_, net), training_step(net, x, y, False, True), rounds)
+
+    def inference() -> Row:
+        folded, plain = bayesnorm.fold(bayesnorm.models.all_cnn()), plain_all_cnn(False).eval()
+        with torch.no_grad():
+            return ratio(lambda: folded(x), lambda: plain(x), rounds)
+
+    def monte_carlo(images: int) -> Row:
+        net, inputs = bayesnorm.models.all_cnn().eval(), torch.randn(images, 3, 32, 32)
+        return ratio(partial(bayesnorm.predict, net, inputs, samples=30), partial(looped, net, inputs), rounds)
+
+    return {
+        "training step, analytic+bayes / torch BN, eager": partial(training, False),
+        "training step, analytic+bayes / torch BN, compiled": partial(training, True),
+        "project_ / training step": projection,
+        "inference, folded / plain by hand": inference,
+        "MC-30, predict / loop of 30 passes, 8 images": partial(monte_carlo, 8),
+        "MC-30, predict / loop of 30 passes, 256 images": partial(monte_carlo, 256),
+    }
 
 
 def looped(net: nn.Module, x: Tensor) -> Tensor:
@@ -117,15 +124,19 @@ def looped(net: nn.Module, x: Tensor) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--json", type=Path, help="write the table to this file")
+    parser.add_argument("--only", default="", help="run the figures whose name contains this")
+    parser.add_argument("--json", type=Path, help="add the figures to this file")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    table = measure(arguments.rounds)
-    for name, row in table.items():
+    table = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
+    for name, run in benchmarks(arguments.rounds).items():
+        if arguments.only not in name:
+            continue
+        row = table[name] = run()
         low, high = row["quartiles"]
-        print(f"{name:56s} {row['ratio']:.3f}  [{low:.3f}, {high:.3f}]  itself {row['itself']:.3f}  n={row['rounds']}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(table, indent=1) + "\n")
+        print(f"{name:52s} {row['ratio']:.3f}  [{low:.3f}, {high:.3f}]  itself {row['itself']:.3f}  n={row['rounds']}")
+        if arguments.json:
+            arguments.json.write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -200,13 +200,13 @@ def is_head(name, module):
     return isinstance(module, nn.Linear)
 
 
-@pytest.mark.parametrize("norm", NORMS)
 def selector_name(selector):
     """An id that is the same in every process: no addresses."""
     parts = selector if isinstance(selector, (list, tuple)) else [selector]
     return "+".join(part if isinstance(part, str) else part.__name__ for part in parts)
 
 
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("selector", ["8", "[7-9]", nn.Linear, is_head, ["8"], ("8", nn.Linear)], ids=selector_name)
 def test_include_adds_layers(norm, selector):
     net = plain()

@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ._hooks import release_buffers, unhook
 from .layers import PLAIN, ChannelNorm, NormLayer, norm_layers
@@ -48,8 +49,10 @@ def _to_plain(layer: NormLayer, weight: Tensor, bias: Tensor) -> None:
 
 
 def _to_batch_norm(layer: ChannelNorm, factor: Tensor, summand: Tensor) -> None:
-    """A BatchNorm with variance 1, eps 0 and this affine map."""
-    made = layer.bn_type(factor.numel(), eps=0.0, device=factor.device, dtype=factor.dtype)
+    """A BatchNorm whose variance and eps add up to 1, with this affine map."""
+    made = cast(_BatchNorm, layer.bn_type(factor.numel(), device=factor.device, dtype=factor.dtype))
+    assert made.running_var is not None
+    made.running_var.fill_(1 - made.eps)
     del layer.bn_type
     _detach(layer)
     layer.__class__ = type(made)  # type: ignore[assignment]

@@ -29,8 +29,8 @@ class Batch:
     def __post_init__(self) -> None:
         if self.momentum is not None and not (isinstance(self.momentum, (int, float)) and 0 <= self.momentum <= 1):
             raise ValueError(f"Batch(momentum={self.momentum}): must lie in [0, 1]")
-        if self.eps is not None and not (isinstance(self.eps, (int, float)) and 0 <= self.eps < math.inf):
-            raise ValueError(f"Batch(eps={self.eps}): must be finite and not negative")
+        if self.eps is not None and not (isinstance(self.eps, (int, float)) and 0 < self.eps < math.inf):
+            raise ValueError(f"Batch(eps={self.eps}): must be finite and positive")
 
 
 class BatchNorm(Norm):

@@ -148,7 +148,7 @@ def test_vanishing_filters_are_exact(norm, scale):
     assert relative(bayesnorm.fold(got)(X), net(X)) < 1e-4
 
 
-@pytest.mark.parametrize("eps", [0.0, 1e-7, 1e-3, 0.5])
+@pytest.mark.parametrize("eps", [1e-7, 1e-3, 0.5])
 def test_another_eps_of_batch_norm_preserves_the_output(eps):
     net = plain()
     with torch.no_grad():

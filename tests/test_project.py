@@ -135,7 +135,7 @@ def test_momentum_is_orthogonal_to_the_weights_afterwards_if_asked_for(name, kin
     bayesnorm.project_(net, momentum=opt)
     for layer, old in before.items():
         new = opt.state[layer.weight][slot]
-        assert cosines(layer, new).abs().max() < 1e-12
+        assert cosines(layer, new).abs().max() < 1e-10  # rounding times |momentum| before / after
         rows, weight = layer.geometry.filters(old), layer.geometry.filters(layer.weight.detach())
         expected = rows - (rows * weight).sum(1, keepdim=True) * weight
         assert torch.allclose(layer.geometry.filters(new), expected, atol=1e-12)

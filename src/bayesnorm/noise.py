@@ -112,7 +112,8 @@ def rows(key: Tensor, step: Tensor, sample: Tensor) -> Tensor:
     for name, value in (("key", key), ("step", step), ("sample", sample)):
         if value.dtype != torch.int64 or value.device != sample.device:
             raise ValueError(f"{name} must be int64 on {sample.device}, got {value.dtype} on {value.device}")
-    return mix(mix(mix(key) + step * _GOLDEN) + sample * _GOLDEN)
+    # Inductor folds the product of an arange into an int32 index, which cannot hold the constant; not so a xor.
+    return mix(mix(mix(key) + step * _GOLDEN) + (sample ^ 0) * _GOLDEN)
 
 
 def _symmetric(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-# `make test` and `make demo` work on a bare machine: Python 3.11+ and make, nothing else.
+# `make test` and `make demo` work on a bare machine: Python 3.11+ and make (without a C++ compiler, tests of inductor skip).
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -24,7 +24,7 @@ demo: $(READY)
 	$(BIN)/python examples/digits.py
 
 bench: $(READY)
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/overhead.py --json results/overhead.json
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

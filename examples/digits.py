@@ -9,7 +9,12 @@ from torch import Tensor, nn
 import bayesnorm
 
 EPOCHS, BATCH = 30, 32
-ROWS = [("batch", "point", 0.05), ("batch", "point", 0.05), ("weight", "bayes", 0.02), ("analytic", "bayes", 0.02)]
+ROWS = [
+    ("batch", "point", False, 0.05),
+    ("batch", "point", True, 0.05),
+    ("weight", "bayes", True, 0.02),
+    ("analytic", "bayes", True, 0.02),
+]
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -44,13 +49,13 @@ def main() -> None:
     """Train four networks and print their test accuracy and negative log-likelihood."""
     train_x, train_y, test_x, test_y = digits()
     print(f"{'method':28s}{'accuracy':>9s}{'NLL':>8s}{'MC-10':>8s}{'MC-30':>8s}")
-    for number, (norm, scale, lr) in enumerate(ROWS):
+    for norm, scale, project, lr in ROWS:
         torch.manual_seed(0)
         stats = bayesnorm.input_stats(train_x)
         net = bayesnorm.models.all_cnn(norm, scale, "same", width=0.25, in_channels=1, input_stats=stats)
         bayesnorm.init_from_data_(net, train_x[:128])
-        train(net, train_x, train_y, lr, project=number > 0)
-        name = "+".join([norm, *(["projection"] if number else []), *(["bayes"] if scale == "bayes" else [])])
+        train(net, train_x, train_y, lr, project)
+        name = "+".join([norm, *(["projection"] if project else []), *(["bayes"] if scale == "bayes" else [])])
         row = [bayesnorm.predict(net, test_x, samples=n) for n in (0, 10, 30)]
         accuracy = (row[0].probs.argmax(1) == test_y).float().mean()
         nll = [nn.functional.nll_loss(out.log_probs, test_y).item() for out in row]

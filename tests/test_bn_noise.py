@@ -213,7 +213,7 @@ def test_measuring_changes_nothing(converted: bool, fails: bool) -> None:
         assert torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in net.modules()] == flags
     assert all(torch.equal(net.state_dict()[name], value) for name, value in before.items())
-    assert not any(module._forward_pre_hooks for module in bn_noise.batch_norms(net).values())
+    assert not any(module._forward_pre_hooks for module in bn_noise._batch_norms(net).values())
 
 
 def test_a_dead_channel_has_finite_noise() -> None:

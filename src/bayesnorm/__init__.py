@@ -1,4 +1,4 @@
-"""Normalization layers whose noise is learned and can be trusted."""
+"""Batch, weight and analytic normalization with a learned posterior over the scales."""
 
 from . import bn_noise as bn_noise
 from . import models as models

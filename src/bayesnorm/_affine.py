@@ -42,7 +42,7 @@ class _Scaled(torch.autograd.Function):
 
 def _product_sum(a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
     """``(a * b).sum_to_size(shape)`` without a temporary of that size; the batch axis stays."""
-    samples = max(1, CHUNK // max(1, a[0].numel()))
+    samples = max(1, CHUNK // max(1, a.shape[1:].numel()))
     rest = shape[1:]
     parts = [(x * y).sum_to_size((len(x), *rest)) for x, y in zip(a.split(samples), b.split(samples), strict=True)]
     return torch.cat(parts)

@@ -13,7 +13,7 @@ from ._modes import mode
 from ._select import Choice
 from ._statistics import watched
 from ._tracing import Example, as_tuple
-from .layers import NORMALIZED, NormLayer
+from .layers import NormLayer, normalized_class
 from .moments.core import Moments
 from .moments.program import Propagating, as_vectors
 from .norms import Batch, BatchNorm, NormSpec
@@ -134,7 +134,7 @@ def _like(choice: Choice, default: Tensor) -> Tensor:
 
 
 def _lengths(module: nn.Module) -> Tensor:
-    geometry = NORMALIZED[type(module)].geometry_of(module)
+    geometry = cast(type[NormLayer], normalized_class(module)).geometry_of(module)
     return root(geometry.square_norms(cast(Tensor, module.weight).detach().double()))
 
 
@@ -148,9 +148,10 @@ def calibrate(layers: Sequence[tuple[NormLayer, Start]]) -> None:
         plan = program.plan([layer for layer in program.sites if cast(NormLayer, layer).wants_moments])
 
         def visit(layer: Propagating, m: Moments) -> None:
-            start = starts.get(layer)  # type: ignore[call-overload]
+            layer = cast(NormLayer, layer)
+            start = starts.get(layer)
             if start is not None and start.free and start.mean is None:
-                _undo(layer, start, as_vectors(m, layer))  # type: ignore[arg-type]
+                _undo(layer, start, as_vectors(m, layer))
 
         program.run(plan, visit)
         found = program.run(plan)

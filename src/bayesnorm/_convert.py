@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
-from . import noise, norms, scales
+from . import norms, scales
 from ._calibrate import Start, calibrate, present, starting_points
-from ._hooks import hook, release_buffers, unhook
 from ._select import Choice, Selector, select
 from ._statistics import patch_stats
-from ._tracing import Example, activations, as_tuple, clean_cut, lacks_rule, lowered, measure, trace
+from ._tracing import Example, as_tuple, lowered, measure, trace
 from ._transaction import undone_on_error
-from .layers import NORMALIZED, ChannelNorm, NormLayer, norm_layers
-from .moments.program import Program
-from .moments.trace import Ref, Step, Trace
+from ._wire import InputStats, remeasure, wire
+from .layers import ChannelNorm, NormLayer, norm_layers, normalized_class
+from .moments.trace import Trace
 from .norms import Analytic, Batch, NormSpec
-from .runtime import Opening, Runtime
 from .scales import Bayes, Noise, ScaleSpec
-
-InputStats = tuple[Any, Any] | list[tuple[Any, Any]] | None
 
 
 def convert(
@@ -79,10 +73,10 @@ def _check(model: nn.Module, input_size: tuple[int, ...] | None) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
-        raise ValueError(f"convert the network before it is wrapped in {type(model).__name__}")
-    for module in model.modules():
-        if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
-            raise ValueError("the network has lazy modules without parameters yet: run it on a batch first")
+        raise ValueError(f"{type(model).__name__} is a wrapper: convert the network inside it, then wrap the result")
+    for name, module in model.named_modules():
+        if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module._parameters.values()):
+            raise ValueError(f"{name!r} is lazy and has no parameters yet: run the network on a batch first")
     if input_size is not None:
         sizes = input_size if isinstance(input_size, (tuple, list)) else (0,)
         if not all(isinstance(n, int) and n > 0 for n in sizes):
@@ -113,10 +107,13 @@ def _convert(
     for choice in choices:
         _replace(choice, norm, scale, starts[choice.name])
     traces = [lowered(t, choices) for t in traces]
-    _wire(model, traces, input_stats)
+    wire(model, traces, input_stats)
     if isinstance(norm, Analytic) and norm.first_layer == "patch":
         _measure_patches(choices, traces, example)
-    calibrate([*earlier, *((cast(NormLayer, choice.module), starts[choice.name]) for choice in choices)])
+    fresh = [(cast(NormLayer, choice.module), starts[choice.name]) for choice in choices]
+    calibrate([*earlier, *fresh])
+    if isinstance(norm, Analytic) and example is not None and not preserve:
+        remeasure(model, [layer for layer, _ in fresh], example)
 
 
 def _check_same(known: dict[str, NormLayer], norm: NormSpec, scale: ScaleSpec) -> None:
@@ -156,9 +153,7 @@ def _traces(
         if isinstance(norm, Analytic) or normed or example is not None or input_size is not None:
             raise
         return []
-    if isinstance(norm, Analytic) and example is not None and any(lacks_rule(step) for t in traces for step in t.steps):
-        return measure(model, example)
-    return traces
+    return measure(model, example) if isinstance(norm, Analytic) and example is not None else traces
 
 
 def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, start: Start) -> None:
@@ -180,7 +175,7 @@ def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, start: Start) -> 
         module.__class__ = ChannelNorm
     else:
         module.register_parameter("bias", None)
-        module.__class__ = NORMALIZED[type(module)]
+        module.__class__ = cast(type[NormLayer], normalized_class(module))
         if bn is not None:
             _strip(bn)
             bn.__class__ = nn.Identity  # type: ignore[assignment]
@@ -218,122 +213,6 @@ def _strip(bn: nn.Module) -> None:
     bn._buffers.clear()
     for name in ("num_features", "eps", "momentum", "affine", "track_running_stats", "process_group"):
         bn.__dict__.pop(name, None)
-
-
-def _wire(model: nn.Module, traces: list[Trace], input_stats: InputStats) -> None:
-    """Give all normalized layers a common runtime and let every module that contains some open the scope of a call."""
-    layers = list(norm_layers(model).values())
-    for index, layer in enumerate(layers):
-        layer.number_(index)
-    unhook(model)
-    _release(model)
-    device = layers[0].scale.s.device
-    if "noise_key" not in model._buffers:
-        _keep(model, "noise_key", torch.tensor(noise.draw_key(None), dtype=torch.int64, device=device))
-        _keep(model, "noise_step", torch.tensor(0, dtype=torch.int64, device=device))
-    wanting = [layer for layer in layers if layer.wants_moments]
-    program = _program(model, traces, input_stats, wanting) if wanting else None
-    runtime = Runtime(model, layers, program, clean_cut(traces, layers), activations(traces))
-    for module in model.modules():
-        inside = [m for m in module.modules() if isinstance(m, NormLayer)]
-        if not inside:
-            continue
-        opening = Opening(runtime, inside)
-        opening.prepare()
-        if isinstance(module, NormLayer):
-            module.opening = opening
-        else:
-            hook(module, opening)
-
-
-def _keep(model: nn.Module, name: str, value: Tensor) -> None:
-    """A buffer of the root that folding takes away again."""
-    ours = model.__dict__.setdefault("bayesnorm_buffers", [])
-    if name not in ours:
-        ours.append(name)
-    elif name in model._buffers:
-        del model._buffers[name]
-    model.register_buffer(name, value)
-
-
-def _release(model: nn.Module) -> None:
-    """Parts that were converted before share the new root's runtime: theirs and its buffers go."""
-    for module in model.modules():
-        if module is not model:
-            release_buffers(module)
-
-
-def _program(model: nn.Module, traces: list[Trace], input_stats: InputStats, wanting: list[NormLayer]) -> Program:
-    """The moment pass of a network, everything that it needs besides the parameters in buffers of the root."""
-    program = Program(traces, _input_references(model, traces, input_stats, wanting[0].scale.s))
-    names = {module: name for name, module in model.named_modules()}
-    for layer in wanting:
-        if layer not in program.sites:
-            raise ValueError(
-                f"the network did not call {names[layer]!r} when it was run for conversion, so the statistics of its "
-                "input are unknown: leave it alone with exclude=, or pass an example= that reaches it"
-            )
-    _hold(model, program.steps(wanting))
-    return program
-
-
-def _input_references(
-    model: nn.Module, traces: list[Trace], input_stats: InputStats, like: Tensor
-) -> list[tuple[Ref, Ref]]:
-    """Statistics of the inputs as buffers of the root: ``input_mean``, ``input_var``, ``input_mean_1``, ..."""
-    count = len(traces[0].inputs)
-    pairs = input_stats if isinstance(input_stats, list) else [input_stats] * count
-    if len(pairs) != count:
-        raise ValueError(f"input_stats has {len(pairs)} pairs for a network of {count} inputs")
-    references = []
-    for number, (pair, slot) in enumerate(zip(pairs, traces[0].inputs, strict=True)):
-        names = [f"input_{kind}" + (f"_{number}" if number else "") for kind in ("mean", "var")]
-        if input_stats is not None or names[0] not in model._buffers:
-            mean, var = _checked(pair if pair is not None else (0.0, 1.0), traces[0].sizes[slot], like)
-            _keep(model, names[0], mean)
-            _keep(model, names[1], var)
-        references.append((Ref(model, names[0]), Ref(model, names[1])))
-    return references
-
-
-def _checked(pair: Any, size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]:
-    try:
-        mean, var = (torch.as_tensor(value, dtype=like.dtype, device=like.device).flatten().clone() for value in pair)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(
-            f"input_stats={pair!r}: pass a pair (mean, var) of numbers or of one value per channel"
-        ) from None
-    channels = size[1] if len(size) > 1 else 1
-    for name, value in (("mean", mean), ("var", var)):
-        if value.numel() not in (1, channels):
-            raise ValueError(f"input_stats: {name} has {value.numel()} values for an input of {channels} channels")
-        if not value.isfinite().all():
-            raise ValueError(f"input_stats: {name} has NaN or infinite values")
-    if (var < 0).any():
-        raise ValueError(
-            f"input_stats: var has the negative value {var.min().item()}; pass the variance, not its logarithm"
-        )
-    return mean, var
-
-
-def _hold(model: nn.Module, steps: Iterable[Step]) -> None:
-    """Measured moments of operations without a rule become buffers of the root."""
-    for step in steps:
-        if step.measured is None or step.held:
-            continue
-        number = sum(name.startswith("held_mean_") for name in model._buffers)
-        held = []
-        for moments in step.measured:
-            _keep(model, f"held_mean_{number}", moments.mean)
-            _keep(model, f"held_var_{number}", moments.var)
-            held += [Ref(model, f"held_mean_{number}"), Ref(model, f"held_var_{number}")]
-            number += 1
-        step.held = tuple(held)
-        warnings.warn(
-            f"no moment rule for {step.operation} in {step.place}: the moments of its output were "
-            " measured on example= and are held from now on",
-            stacklevel=6,
-        )
 
 
 def _measure_patches(choices: Sequence[Choice], traces: list[Trace], example: Example | None) -> None:

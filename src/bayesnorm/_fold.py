@@ -50,7 +50,8 @@ def _to_plain(layer: NormLayer, weight: Tensor, bias: Tensor) -> None:
 
 def _to_batch_norm(layer: ChannelNorm, factor: Tensor, summand: Tensor) -> None:
     """A BatchNorm whose variance and eps add up to 1, with this affine map."""
-    made = cast(_BatchNorm, layer.bn_type(factor.numel(), device=factor.device, dtype=factor.dtype))
+    torchs = next(kind for kind in layer.bn_type.__mro__ if kind.__module__.startswith("torch.nn."))
+    made = cast(_BatchNorm, torchs(factor.numel(), device=factor.device, dtype=factor.dtype))
     assert made.running_var is not None
     made.running_var.fill_(1 - made.eps)
     del layer.bn_type

@@ -15,7 +15,7 @@ def hook(module: nn.Module, opening: Opening) -> None:
 
 def release_buffers(module: nn.Module) -> None:
     """Take away the buffers that a conversion gave to its root."""
-    for name in module.__dict__.pop("bayesnorm_buffers", []):
+    for name in module.__dict__.pop("bayesnorm_buffers", {}).values():
         module._buffers.pop(name, None)
 
 

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from ._modes import mode
 from ._sampling import runtimes
-from .layers import NORMALIZED, NormLayer, norm_layers
+from .layers import NormLayer, norm_layers, normalized_class
+from .moments.core import mean_var, wide
+from .moments.program import channel_axis
 from .norms import BatchNorm
 
 
@@ -19,14 +21,15 @@ def init_from_data_(net: nn.Module, x: Tensor) -> None:
 
     Changes s and b of weight-normalized layers, the constants of analytically normalized ones (which get s = 1, b = 0),
     and of a network without any, weight and bias of its convolutions and linear layers. Batch norm is left alone.
+    A Bayesian scale starts anew with sigma ``sigma_init * s``; a plain layer without a bias gets variance 1 only.
 
     Arguments:
         x: a batch of inputs; the paper uses 128.
     """
     if len(x) == 0:
-        raise ValueError("init_from_data_: x holds no input")
+        raise ValueError(f"init_from_data_: x of shape {tuple(x.shape)} holds no input: pass a batch")
     normalized: list[nn.Module] = [m for m in norm_layers(net).values() if not isinstance(m.norm, BatchNorm)]
-    plain = [m for m in net.modules() if type(m) in NORMALIZED]
+    plain = [m for m in net.modules() if normalized_class(m) is not None]
     networks = runtimes(net)
     done: set[nn.Module] = set()
 
@@ -34,7 +37,7 @@ def init_from_data_(net: nn.Module, x: Tensor) -> None:
         if layer in done:
             return None
         done.add(layer)
-        return _standardize(layer, args, output)
+        return _standardize(layer, output)
 
     handles = [m.register_forward_hook(once) for m in (normalized if networks else plain)]
     try:
@@ -49,10 +52,9 @@ def init_from_data_(net: nn.Module, x: Tensor) -> None:
             runtime.apart = False
 
 
-def _standardize(layer: nn.Module, args: Any, output: Tensor) -> Tensor:
-    channels = output.dim() - 1 if isinstance(layer, nn.Linear) else 1
-    axes = [axis for axis in range(output.dim()) if axis != channels]
-    var, mean = torch.var_mean(output.float() if output.dtype != torch.float64 else output, dim=axes, correction=0)
+def _standardize(layer: nn.Module, output: Tensor) -> Tensor:
+    channels = channel_axis(layer, output.dim())
+    mean, var = mean_var(wide(output), channels)
     std = torch.where(var > 0, var, 1.0).sqrt()
     if isinstance(layer, NormLayer):
         gain, shift = layer.scale.folded()
@@ -66,7 +68,7 @@ def _standardize(layer: nn.Module, args: Any, output: Tensor) -> Tensor:
             layer.scale.set_(gain / std, (shift - mean) / std)
     else:
         weight, bias = cast(Tensor, layer.weight), cast(Tensor | None, layer.bias)
-        NORMALIZED[type(layer)].geometry_of(layer).scale_(weight, (1 / std).to(weight.dtype))
+        cast(type[NormLayer], normalized_class(layer)).geometry_of(layer).scale_(weight, (1 / std).to(weight.dtype))
         mean = torch.zeros_like(mean) if bias is None else mean
         if bias is not None:
             bias.copy_((bias - mean) / std)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .layers import norm_layers
+from .moments.core import wide
+from .moments.trace import leaves
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 
 
 class Terms(NamedTuple):
@@ -55,6 +57,8 @@ class ELBO:
         nll: what the network returns: ``"logits"`` or ``"log_probs"``, classes on axis 1; or a function
             ``f(output, target)`` that returns the mean negative log-likelihood per target.
         ignore_index: class targets that do not count.
+        targets_per_sample: examples in one sample, where the target's shape does not tell (one-hot targets of your own
+            nll, regression of vectors that count once); None reads it from the shape.
 
     >>> import bayesnorm
     >>> net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="weight", scale="bayes")
@@ -70,11 +74,14 @@ class ELBO:
         kl_factor: float | Tensor = 1.0,
         nll: Literal["logits", "log_probs"] | Loss = "logits",
         ignore_index: int = -100,
+        targets_per_sample: int | None = None,
     ) -> None:
         if isinstance(n_data, bool) or not isinstance(n_data, int) or n_data < 1:
             raise ValueError(f"n_data={n_data!r}: pass the number of training samples (not of batches), at least 1")
         if isinstance(kl_factor, (int, float)) and kl_factor < 0:
             raise ValueError(f"kl_factor={kl_factor}: must not be negative")
+        if targets_per_sample is not None and not targets_per_sample >= 1:
+            raise ValueError(f"targets_per_sample={targets_per_sample}: must be at least 1")
         if not callable(nll) and nll not in ("logits", "log_probs"):
             raise ValueError(
                 f"nll={nll!r}: choose 'logits' or 'log_probs', or pass a function (output, target) -> mean loss"
@@ -84,8 +91,9 @@ class ELBO:
         self.kl_factor = kl_factor
         self.nll = nll
         self.ignore_index = ignore_index
+        self.targets_per_sample = targets_per_sample
 
-    def __call__(self, output: Tensor, target: Tensor) -> Terms:
+    def __call__(self, output: Any, target: Any) -> Terms:
         """The terms for one batch."""
         nll = self._nll(output, target)
         if nll.dim():
@@ -93,22 +101,22 @@ class ELBO:
                 f"nll returned shape {tuple(nll.shape)}: it must return one number, the mean over the targets"
             )
         divergence = kl(self.net)
-        examples = self.n_data * self._targets_per_sample(output, target)
+        examples = self.n_data * self._targets(output, target)
         return Terms(nll + self.kl_factor * divergence / examples, nll, divergence)
 
-    def _nll(self, output: Tensor, target: Tensor) -> Tensor:
+    def _nll(self, output: Any, target: Any) -> Tensor:
         if callable(self.nll):
             return self.nll(output, target)
-        output = output.float() if output.dtype in HALF else output
+        output = wide(output)
         function = F.nll_loss if self.nll == "log_probs" else F.cross_entropy
         return function(output, target, ignore_index=self.ignore_index)
 
-    def _targets_per_sample(self, output: Tensor, target: Tensor) -> int:
+    def _targets(self, output: Any, target: Any) -> int:
         """Product of the target's axes behind the batch (behind the classes, where it is a distribution over them)."""
-        distribution = target.dim() == output.dim() and target.is_floating_point() and not callable(self.nll)
-        if distribution:
-            return target.shape[2:].numel()
-        return target.shape[1:].numel()
-
-
-HALF = (torch.float16, torch.bfloat16)
+        if self.targets_per_sample is not None:
+            return self.targets_per_sample
+        if not isinstance(target, Tensor):
+            target = next((t for t in leaves(target) if isinstance(t, Tensor)), torch.zeros(1))
+        named = not callable(self.nll) and isinstance(output, Tensor)
+        distribution = named and target.dim() == output.dim() and target.is_floating_point()
+        return int(target.shape[2 if distribution else 1 :].numel())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ._modes import mode
-from ._sampling import runtimes, sampling_key
-from .runtime import Runtime, Sampling
+from ._sampling import drawing, runtimes
+from .moments.core import wide
+from .runtime import Runtime
 
 BUDGET = 24 << 20
 """Bytes of activations that one forward pass may use on a CPU, where small passes stay in the cache and are faster; on
@@ -58,8 +58,8 @@ def predict(
         x: inputs ``(N, ...)``.
         shared: one draw of the scales per Monte Carlo sample for all inputs, instead of one per input.
         generator: gives another key, hence other draws.
-        output: what the network returns; ``"logits"`` (also right for log-probabilities, which normalize to
-            themselves).
+        output: what the network returns: ``"logits"`` (also right for log-probabilities, which normalize to themselves)
+            or ``"log_probs"``, taken as they are.
         max_rows: largest batch of one forward pass; None: by memory.
 
     >>> import bayesnorm
@@ -73,12 +73,14 @@ def predict(
     if output not in ("logits", "log_probs"):
         raise ValueError(f"output={output!r}: choose 'logits' or 'log_probs'")
     if len(x) == 0:
-        raise ValueError("predict: x holds no input")
+        raise ValueError(f"predict: x of shape {tuple(x.shape)} holds no input: pass at least one")
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows={max_rows}: must be at least 1")
     rows = max_rows if max_rows is not None else _affordable_rows(net, x)
     results = []
-    with mode(net, False), torch.no_grad(), _drawing(net if samples else None, shared, generator) as networks:
+    inside = runtimes(net) if samples else []
+    networks = [runtime for runtime in inside if any(layer.is_random for layer in runtime.layers)]
+    with mode(net, False), torch.no_grad(), drawing(networks, generator, shared=shared, memory={}):
         # All draws of a part in one pass: what stands before the first random scale is then computed once.
         size = max(1, rows // samples) if _expands(net, networks) else rows
         for first in range(0, len(x), size):
@@ -91,31 +93,16 @@ def predict(
     return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
 
 
-@contextmanager
-def _drawing(net: nn.Module | None, shared: bool, generator: torch.Generator | None) -> Iterator[list[Runtime]]:
-    """The converted networks with random scales inside ``net``, ready to draw."""
-    inside = runtimes(net) if net is not None else []
-    networks = [runtime for runtime in inside if any(layer.is_random for layer in runtime.layers)]
-    before = [runtime.sampling for runtime in networks]
-    try:
-        for runtime in networks:
-            key = sampling_key(runtime, generator)
-            runtime.sampling = Sampling(key, torch.zeros_like(key), shared=shared, memory={})
-        yield networks
-    finally:
-        for runtime, old in zip(networks, before, strict=True):
-            runtime.sampling = old
-
-
 def _draws(net: nn.Module, networks: list[Runtime], x: Tensor, first: int, samples: int, most: int) -> Iterator[Tensor]:
     """Outputs ``(K, N, ...)`` of up to ``most`` draws at a time."""
     for start in range(0, samples, most):
         count = min(most, samples - start)
-        out = _expanded(net, networks, x, first, start, count) if _expands(net, networks) else None
+        expands = _expands(net, networks)
+        out = _expanded(net, networks, x, first, start, count) if expands else None
         if out is None:
             out = _pass(net, networks, x, first, start, count, False)
-            for runtime in networks:
-                runtime.expands = False
+            if expands:
+                networks[0].expands = False
         yield out.unflatten(0, (count, len(x)))
 
 
@@ -151,8 +138,7 @@ def _average(draws: Iterator[Tensor], output: str) -> tuple[Tensor, Tensor, Tens
     entropies: Tensor | float = 0.0
     count = 0
     for out in draws:
-        wide = out.to(torch.promote_types(out.dtype, torch.float32))
-        logs = wide.log_softmax(2) if output == "logits" else wide
+        logs = wide(out).log_softmax(2) if output == "logits" else wide(out)
         part = logs.logsumexp(0)
         total = part if total is None else torch.logaddexp(total, part)
         entropies = entropies + torch.special.entr(logs.exp()).sum((0, 2))

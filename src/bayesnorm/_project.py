@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .layers import NormLayer, norm_layers
+from .moments.core import wide
 from .scales import BayesScale
 
 
@@ -45,7 +46,7 @@ def project_(net: nn.Module, *, weights: bool = True, momentum: torch.optim.Opti
 
 def _project_weight(layer: NormLayer, weight: Tensor, optimizer: torch.optim.Optimizer | None) -> None:
     geometry = layer.geometry
-    square = geometry.square_norms(weight.float() if weight.dtype in (torch.float16, torch.bfloat16) else weight)
+    square = geometry.square_norms(wide(weight))
     factor = torch.where(square > 0, square.rsqrt(), 1.0)
     geometry.scale_(weight, factor.to(weight.dtype))
     state = optimizer.state.get(weight, {}) if optimizer is not None else {}
@@ -66,6 +67,6 @@ def _refuse_shared(net: nn.Module, layers: dict[str, NormLayer]) -> None:
             if id(parameter) in normalized:
                 where = f"{path}.{name}".lstrip(".")
                 raise ValueError(
-                    f"the weight of {normalized[id(parameter)]!r} is shared with {where!r}, which is not normalized: "
-                    "projecting it would change the network: untie the two, or convert with exclude= for the first"
+                    f"the weight of {normalized[id(parameter)]!r} is shared with {where!r}, which is not normalized, "
+                    "so that projection would change the network: untie the two, or convert with exclude= for the first"
                 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,24 @@ def runtimes(net: nn.Module) -> list[Runtime]:
 
 def sampling_key(runtime: Runtime, generator: torch.Generator | None) -> Tensor:
     """Key of Monte Carlo draws: the network's own, or one from a generator."""
-    key = runtime.root.noise_key
-    assert isinstance(key, Tensor)
+    key = runtime.buffer("noise_key")
     if generator is not None:
         key = torch.full_like(key, noise.draw_key(generator))
     return noise.derive(key, MONTE_CARLO)
+
+
+@contextmanager
+def drawing(networks: Sequence[Runtime], generator: torch.Generator | None, **options: Any) -> Iterator[None]:
+    """Inside, these networks draw their scales in evaluation mode; ``options`` are those of :class:`Sampling`."""
+    before = [runtime.sampling for runtime in networks]
+    try:
+        for runtime in networks:
+            key = sampling_key(runtime, generator)
+            runtime.sampling = Sampling(key, torch.zeros_like(key), **options)
+        yield
+    finally:
+        for runtime, old in zip(networks, before, strict=True):
+            runtime.sampling = old
 
 
 @contextmanager
@@ -45,12 +59,5 @@ def sampling(net: nn.Module, *, generator: torch.Generator | None = None) -> Ite
     >>> torch.equal(net(x), net(x))
     True
     """
-    before = [(runtime, runtime.sampling) for runtime in runtimes(net)]
-    try:
-        for runtime, _ in before:
-            key = sampling_key(runtime, generator)
-            runtime.sampling = Sampling(key, torch.zeros_like(key))
+    with drawing(runtimes(net), generator):
         yield
-    finally:
-        for runtime, old in before:
-            runtime.sampling = old

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .layers import NORMALIZED, PLAIN, NormLayer
+from .layers import PLAIN, NormLayer, normalized_class
 from .moments.trace import Ref, Step, Trace, leaves
 
-STACK = 5
+STACK = 6
 """From a warning here to the caller of ``convert``."""
 
 One = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -59,7 +59,11 @@ def select(model: nn.Module, traces: Sequence[Trace], include: Selector, exclude
     names: dict[nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(module, []).append(name)
-    check_used(include, "include", {n: m for m, all_names in names.items() for n in all_names if type(m) in NORMALIZED})
+    check_used(
+        include,
+        "include",
+        {n: m for m, all_names in names.items() for n in all_names if normalized_class(m) is not None},
+    )
     check_used(exclude, "exclude", {n: m for m, all_names in names.items() for n in all_names})
 
     def excluded(module: nn.Module) -> bool:
@@ -67,35 +71,60 @@ def select(model: nn.Module, traces: Sequence[Trace], include: Selector, exclude
 
     normed = any(isinstance(m, (_BatchNorm, NormLayer)) for m in names)
     outside = used_outside(traces)
-    called = {module_of(step) for trace in traces for step in trace.steps}
+    choices = _batch_norms(names, excluded, traces, outside)
+    taken = {choice.module for choice in choices}
+    wanted = [
+        module
+        for module, all_names in names.items()
+        if (not normed or any(matches(include, name, module) for name in all_names))
+        and (normalized_class(module) is not None and module not in taken and not excluded(module))
+    ]
+    return in_order_of_use([*choices, *_plain_layers(wanted, names, traces, outside)], traces)
+
+
+def _batch_norms(
+    names: dict[nn.Module, list[str]],
+    excluded: Callable[[nn.Module], bool],
+    traces: Sequence[Trace],
+    outside: set[int],
+) -> list[Choice]:
+    """The BatchNorms that the network calls, with the convolution that each has to itself."""
+    called = {step.func for trace in traces for step in trace.steps if isinstance(step.func, nn.Module)}
     choices = []
     for module, (name, *_) in names.items():
         if not isinstance(module, _BatchNorm) or excluded(module):
             continue
         if not is_batch_norm(module):
-            message = f"{name!r} is left as it is: {type(module).__name__} computes more than a BatchNorm"
-            warnings.warn(message, stacklevel=STACK)
-            continue
-        if not any(step.func is module for trace in traces for step in trace.steps):
-            warnings.warn(f"{name!r} is left as it is: the network did not call it when it was run", stacklevel=STACK)
-            continue
-        conv = own_convolution(module, traces, outside)
-        if conv is None or excluded(conv):
-            choices.append(Choice(name, module, module, name))
+            _left(name, f"{type(module).__name__} computes more than a BatchNorm")
+        elif module not in called:
+            _left(name, NOT_CALLED)
         else:
-            choices.append(Choice(names[conv][0], conv, module, name))
-    taken = {choice.module for choice in choices}
-    for module, all_names in names.items():
-        wanted = not normed or any(matches(include, name, module) for name in all_names)
-        usable = type(module) in NORMALIZED and module not in taken and not excluded(module)
-        if not wanted or not usable:
-            continue
+            conv = own_convolution(module, traces, outside)
+            alone = conv is None or excluded(conv)
+            layer = module if conv is None or alone else conv
+            choices.append(Choice(names[layer][0], layer, module, name))
+    return choices
+
+
+def _plain_layers(
+    wanted: Sequence[nn.Module], names: dict[nn.Module, list[str]], traces: Sequence[Trace], outside: set[int]
+) -> list[Choice]:
+    """Convolutions and linear layers that get a norm where there was none."""
+    called = {module_of(step) for trace in traces for step in trace.steps}
+    choices = []
+    for module in wanted:
         if traces and module not in called:
-            message = f"{all_names[0]!r} is left as it is: the network did not call it when it was run"
-            warnings.warn(message, stacklevel=STACK)
+            _left(names[module][0], NOT_CALLED)
         elif not has_any(module, outside):
-            choices.append(Choice(all_names[0], module))
-    return in_order_of_use(choices, traces)
+            choices.append(Choice(names[module][0], module))
+    return choices
+
+
+NOT_CALLED = "the network did not call it when it was run"
+
+
+def _left(name: str, reason: str) -> None:
+    warnings.warn(f"{name!r} is left as it is: {reason}", stacklevel=STACK)
 
 
 def check_used(selector: Selector, argument: str, modules: dict[str, nn.Module]) -> None:
@@ -106,7 +135,7 @@ def check_used(selector: Selector, argument: str, modules: dict[str, nn.Module])
             raise ValueError(f"{argument}={part!r}: pass a name pattern, a module type or a predicate f(name, module)")
         if part is not None and not any(matches(part, name, module) for name, module in modules.items()):
             raise ValueError(
-                f"{argument}={part!r} matches no module of the network; names are like {list(modules)[1:4]}"
+                f"{argument}={part!r} matches no module of the network; names are like {[n for n in modules if n][:3]}"
             )
 
 
@@ -152,7 +181,7 @@ def module_of(step: Step | None) -> nn.Module | None:
     """The torch layer whose forward made this call with its weight, if it is one that can be normalized."""
     if step is None or len(step.args) < 2 or not isinstance(step.args[1], Ref):
         return None
-    module, known = step.caller, (type(step.caller) in NORMALIZED or type(step.caller) in PLAIN)
+    module, known = step.caller, (normalized_class(step.caller) is not None or type(step.caller) in PLAIN)
     return module if known and step.func in _LINEAR and step.args[1].value is module.weight else None
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+
+from .moments.core import mean_var
+from .moments.program import channel_axis
 
 
 def input_stats(x: Tensor, chunk: int = 1024) -> tuple[Tensor, Tensor]:
@@ -50,9 +53,9 @@ def patch_stats(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor]:
 def _patches(x: Tensor, layer: nn.Module) -> Tensor:
     if isinstance(layer, nn.Linear):
         return x.reshape(-1, x.size(-1))
-    kernel: Sequence[int] = layer.kernel_size  # type: ignore[assignment]
-    space = len(kernel)
-    for axis, (k, d, s) in enumerate(zip(kernel, layer.dilation, layer.stride, strict=True)):  # type: ignore[arg-type]
+    conv = cast(nn.Conv2d, layer)
+    space = len(conv.kernel_size)
+    for axis, (k, d, s) in enumerate(zip(conv.kernel_size, conv.dilation, conv.stride, strict=True)):
         x = x.unfold(2 + axis, (k - 1) * d + 1, s)[..., ::d]
     order = [0, *range(2, 2 + space), 1, *range(2 + space, 2 + 2 * space)]
     return x.permute(order).flatten(0, space).flatten(1)
@@ -67,10 +70,7 @@ def watched(modules: dict[nn.Module, str]) -> Iterator[dict[nn.Module, tuple[Ten
 
         def hook(module: nn.Module, args: Any, output: Tensor, side: str = side) -> None:
             x = (args[0] if side == "input" else output).detach().double()
-            channels = x.dim() - 1 if isinstance(module, nn.Linear) else 1
-            axes = [axis for axis in range(x.dim()) if axis != channels]
-            var, mean = torch.var_mean(x, dim=axes, correction=0)
-            found[module] = (mean, var)
+            found[module] = mean_var(x, channel_axis(module, x.dim()))
 
         handles.append(module.register_forward_hook(hook))
     try:

@@ -16,11 +16,13 @@ from ._modes import mode
 from ._select import Choice, is_batch_norm, module_of
 from .layers import NormLayer
 from .moments import core
-from .moments.program import find_rule
-from .moments.trace import Step, Trace, record
+from .moments.record import record
+from .moments.trace import Trace
 
 GUESSES = (32, 64, 28, 96, 128, 224, 256, 299, 16, 8, 48, 512)
 BATCH = 2
+MEASURED = 256
+"""Samples of an example whose activations are held at once."""
 
 Example = Tensor | tuple[Any, ...]
 
@@ -34,8 +36,9 @@ def trace(model: nn.Module, example: Example | None, input_size: tuple[int, ...]
 
 
 def measure(model: nn.Module, example: Example) -> list[Trace]:
-    """The same on the example itself, moments of operations without a rule measured on the way."""
-    return _both_modes(model, as_tuple(example), True)
+    """The same on (the first samples of) the example itself, the moments of every activation measured on the way."""
+    few = tuple(x[:MEASURED] if isinstance(x, Tensor) and x.dim() else x for x in as_tuple(example))
+    return _both_modes(model, few, True)
 
 
 def _trace_both(model: nn.Module, candidates: list[tuple[Any, ...]]) -> list[Trace]:
@@ -74,6 +77,7 @@ def _both_modes(model: nn.Module, inputs: tuple[Any, ...], measuring: bool) -> l
             try:
                 traces.append(record(model, inputs, leaf=partial(_leaf, shape_only), measure=measuring))
             except Exception:
+                # One mode is enough: a training forward may want what a blank input does not have.
                 if not training:
                     raise
     return traces
@@ -105,7 +109,8 @@ def as_tuple(example: Example) -> tuple[Any, ...]:
         isinstance(x, Tensor) and not len(x) for x in arguments
     ):
         raise ValueError(
-            "example: pass a batch of inputs (a tensor, or a tuple of the network's arguments) that is not empty"
+            f"example of type {type(example).__name__}: pass a batch of inputs (a tensor, or a tuple of the network's "
+            "arguments) that is not empty"
         )
     return arguments
 
@@ -135,11 +140,6 @@ def guesses(model: nn.Module) -> list[tuple[int, ...]]:
     return sizes or [(3, 32, 32)]
 
 
-def lacks_rule(step: Step) -> bool:
-    """Whether the moments of this step could only be measured."""
-    return step.active and not isinstance(step.func, (_BatchNorm, NormLayer)) and find_rule(step) is None
-
-
 def lowered(trace: Trace, choices: Sequence[Choice]) -> Trace:
     """The same run in terms of the normalized layers: a convolution and the BatchNorm behind it are one step."""
     fused = {choice.bn: choice.module for choice in choices if choice.bn is not None and not choice.standalone}
@@ -150,9 +150,9 @@ def lowered(trace: Trace, choices: Sequence[Choice]) -> Trace:
         conv = module_of(step)
         if step.func in fused:
             source = producers[step.inputs()[0]]
-            steps.append(replace(step, func=fused[step.func], args=source.args[:1], kwargs={}, measured=None))
+            steps.append(replace(step, func=fused[step.func], args=source.args[:1], kwargs={}, candidate=None))
         elif conv in alone and conv is not None:
-            steps.append(replace(step, func=conv, args=step.args[:1], kwargs={}, measured=None))
+            steps.append(replace(step, func=conv, args=step.args[:1], kwargs={}, candidate=None))
         elif conv is None or conv not in fused.values():
             steps.append(step)
     return replace(trace, steps=steps)
@@ -161,21 +161,20 @@ def lowered(trace: Trace, choices: Sequence[Choice]) -> Trace:
 def clean_cut(traces: Sequence[Trace], layers: Sequence[NormLayer]) -> bool:
     """Whether nothing computed before the first random layer is used behind it, so that it can be computed once."""
     random = {layer for layer in layers if layer.is_random}
-    for trace in traces[-1:]:
-        first = next((i for i, step in enumerate(trace.steps) if step.func in random), None)
-        if first is None:
-            return False
-        before = {out for step in trace.steps[:first] if step.active for out in step.outs} | set(trace.inputs)
-        after = {slot for step in trace.steps[first + 1 :] for slot in step.inputs()} | trace.outputs
-        return not before & after
-    return False
+    steps = traces[-1].steps if traces else []
+    first = next((i for i, step in enumerate(steps) if step.func in random), None)
+    if first is None:
+        return False
+    before = {out for step in steps[:first] if step.active for out in step.outs} | set(traces[-1].inputs)
+    after = {slot for step in steps[first + 1 :] for slot in step.inputs()} | traces[-1].outputs
+    return not before & after
 
 
 def activations(traces: Sequence[Trace]) -> tuple[int, int] | None:
     """Numbers per sample in the inputs, and in the inputs and outputs of the largest step of the evaluation run."""
-    for trace in traces[-1:]:
-        per_sample = {slot: size[1:].numel() for slot, size in trace.sizes.items()}
-        steps = (step for step in trace.steps if step.active)
-        largest = max((sum(per_sample[slot] for slot in {*step.inputs(), *step.outs}) for step in steps), default=1)
-        return max(1, sum(per_sample[slot] for slot in trace.inputs)), max(1, largest)
-    return None
+    if not traces:
+        return None
+    run = traces[-1]
+    per_sample = {slot: size[1:].numel() for slot, size in run.sizes.items()}
+    held = [sum(per_sample[slot] for slot in {*step.inputs(), *step.outs}) for step in run.steps if step.active]
+    return max(1, sum(per_sample[slot] for slot in run.inputs)), max([1, *held])

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ._modes import mode
 from .layers import NormLayer, norm_layers
+from .moments.core import mean_var
 from .norms import BatchNorm
 from .scales import NoiseScale
 
@@ -89,7 +90,7 @@ def measure(net: nn.Module, batches: Iterable[Tensor]) -> dict[str, Measured]:
         batches: at least two batches of one size, drawn as in training (with replacement for exact scaling in the batch
             size).
     """
-    modules = batch_norms(net)
+    modules = _batch_norms(net)
     if not modules:
         raise ValueError("bn_noise.measure: the network has no batch normalization")
     seen: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in modules}
@@ -120,7 +121,7 @@ def _noise(means: list[Tensor], variances: list[Tensor], n: int) -> Measured:
     return Measured(sigma / v.clamp(min=tiny).sqrt(), (mu - m) / sigma.clamp(min=tiny), n)
 
 
-def batch_norms(net: nn.Module) -> dict[str, nn.Module]:
+def _batch_norms(net: nn.Module) -> dict[str, nn.Module]:
     """Modules that normalize by the batch, by the name of their layer."""
     found: dict[str, nn.Module] = {}
     for name, module in net.named_modules():
@@ -138,9 +139,7 @@ def _watching(
     def watch(name: str) -> Any:
         def look(module: nn.Module, args: tuple[Any, ...]) -> None:
             x = args[0].double()
-            axes = [0, *range(2, x.dim())]
-            var, mean = torch.var_mean(x, dim=axes, correction=0)
-            seen[name].append((mean, var))
+            seen[name].append(mean_var(x, 1))
             counts[name].add(x.numel() // x.size(1))
 
         return look
@@ -188,7 +187,10 @@ def apply_(net: nn.Module, measured: dict[str, Measured], per: Literal["layer", 
         scale = cast(NoiseScale, layer.scale)
         for buffer, value in ((scale.sigma_u, found.sigma_u), (scale.sigma_v, found.sigma_v)):
             if value.numel() != buffer.numel():
-                raise ValueError(f"{name!r} has {buffer.numel()} channels, measured were {value.numel()}")
+                raise ValueError(
+                    f"bn_noise.apply_: {name!r} has {buffer.numel()} channels, but {value.numel()} were measured: "
+                    "measure the network that it was converted from"
+                )
             changes.append((buffer, value if per == "channel" else value.mean()))
     for buffer, value in changes:
         buffer.copy_(value)

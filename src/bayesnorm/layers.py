@@ -10,14 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._affine import scaled
-from .moments.core import Moments
-from .moments.program import Propagating, channel_axis
+from .moments.core import Moments, wide
+from .moments.program import Propagating, as_vectors, channel_axis
 from .norms import BatchNorm, Norm
 from .norms.geometry import Geometry
 from .runtime import Opening, Scope
 from .scales import Scale
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 class NormLayer(Propagating):
@@ -78,8 +76,7 @@ class NormLayer(Propagating):
 
     def weight_vectors(self) -> Tensor | None:
         """The weight in float32 or better, as the statistics are computed from it."""
-        weight = cast(Tensor, self.weight)
-        return weight.float() if weight.dtype in HALF else weight
+        return wide(cast(Tensor, self.weight))
 
     def respond(self, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None) -> Tensor:
         """torch's own layer with this weight and bias."""
@@ -145,15 +142,13 @@ class NormLayer(Propagating):
         """``(shift, gain^2)`` of the mean scales; after weight norm the linear rule, then the affine map."""
         shape = [1] * len(size)
         shape[channel_axis(self, len(size))] = -1
-        mean, var = (t.float() if t.dtype in HALF else t for t in self.scale.output_moments())
+        mean, var = (wide(t) for t in self.scale.output_moments())
         if not self.forgets_input:
             assert m is not None
             mean, var = self._affine_moments(m, mean, var)
         return Moments(mean.reshape(shape), var.reshape(shape))
 
     def _affine_moments(self, m: Moments, shift: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
-        from .moments.program import as_vectors
-
         weight = self.weight_vectors()
         mean, var = as_vectors(m, self)
         if weight is not None:
@@ -174,7 +169,8 @@ class _NormConv(NormLayer):
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """As :meth:`NormLayer.forward`, on a batch."""
         if input.dim() != len(cast(nn.Conv2d, self).kernel_size) + 2:
-            raise ValueError(f"an input of shape {tuple(input.shape)}: pass a batch (N, C, ...), also of one sample")
+            size = tuple(input.shape)
+            raise ValueError(f"{type(self).__name__}: an input of shape {size}: pass a batch (N, C, ...), also of one")
         return super().forward(input, *args, **kwargs)
 
     @classmethod
@@ -282,6 +278,18 @@ NORMALIZED: dict[type[nn.Module], type[NormLayer]] = {
     nn.Linear: NormLinear,
 }
 PLAIN = {normalized: plain for plain, normalized in NORMALIZED.items()}
+
+
+def normalized_class(module: nn.Module) -> type[NormLayer] | None:
+    """What a plain layer becomes: torch's own layers, and subclasses that compute the same from the same weight."""
+    if nn.utils.parametrize.is_parametrized(module):
+        return None
+    for plain, normalized in NORMALIZED.items():
+        if isinstance(module, plain):
+            methods = [name for name in ("forward", "_conv_forward", "_output_padding") if hasattr(plain, name)]
+            same = all(getattr(type(module), name) is getattr(plain, name) for name in methods)
+            return normalized if same else None
+    return None
 
 
 def norm_layers(net: nn.Module) -> dict[str, NormLayer]:

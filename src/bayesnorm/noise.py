@@ -54,7 +54,7 @@ def mix(x: Tensor) -> Tensor:
         x \leftarrow x + G, \quad x \leftarrow (x \oplus (x \gg 30)) M_1, \quad
         x \leftarrow (x \oplus (x \gg 27)) M_2, \quad m(x) = x \oplus (x \gg 31)
 
-    Args:
+    Arguments:
         x: int64, any shape. It is not modified.
 
     Returns:
@@ -71,7 +71,7 @@ def mix(x: Tensor) -> Tensor:
 def columns(layer: int, channels: int, device: torch.device | str | None = None) -> Tensor:
     r"""Hashed ids :math:`c_j` of the channels ``0 .. channels - 1`` of a layer: a constant of the network.
 
-    Args:
+    Arguments:
         layer: number of the noise source; a layer with two noises uses two numbers.
         channels: number of channels.
         device: where the ids live; torch's default device when None.
@@ -93,7 +93,7 @@ def columns(layer: int, channels: int, device: torch.device | str | None = None)
 def rows(key: Tensor, step: Tensor, sample: Tensor) -> Tensor:
     r"""Row hashes :math:`r_n` of the samples of one batch.
 
-    Args:
+    Arguments:
         key: int64, 0-dim, of the run (``draw_key``) or of one purpose in it (``derive``).
         step: int64, 0-dim or (N,): training step or Monte Carlo index.
         sample: int64 (N,): index of the sample. Rows with equal counters share their noise.
@@ -126,7 +126,7 @@ def _symmetric(rows: Tensor, columns: Tensor, dtype: torch.dtype) -> Tensor:
 def uniform(rows: Tensor, columns: Tensor) -> Tensor:
     r"""Uniform draws :math:`u_{nj}`, strictly inside (0, 1).
 
-    Args:
+    Arguments:
         rows: int64 (N,) from ``rows``.
         columns: int64 (C,) from ``columns``.
 
@@ -147,7 +147,7 @@ def normal(rows: Tensor, columns: Tensor, bound: float | None = 3.0) -> Tensor:
     With :math:`b` the bound, the clamped draws have mean 0 and variance
     :math:`1 - 2 b \varphi(b) + 2 (b^2 - 1) (1 - \Phi(b))`, 0.9950 at 3. Unclamped draws stay within 5.3.
 
-    Args:
+    Arguments:
         rows: int64 (N,) from ``rows``.
         columns: int64 (C,) from ``columns``.
         bound: largest absolute value; None for no clamp.
@@ -171,9 +171,9 @@ def normal(rows: Tensor, columns: Tensor, bound: float | None = 3.0) -> Tensor:
 def derive(key: Tensor, domain: int) -> Tensor:
     r"""Independent key for another purpose: :math:`m(m(\text{key} \oplus T_d) + G \cdot \text{domain})`.
 
-    Args:
+    Arguments:
         key: int64, 0-dim.
-        domain: number of the purpose, such as 0 for training steps and 1 for Monte Carlo prediction.
+        domain: number of the purpose, such as 1 for training steps, 2 for Monte Carlo prediction.
 
     Returns:
         int64, 0-dim, on the device of ``key``.

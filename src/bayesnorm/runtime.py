@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -150,7 +150,13 @@ class Runtime:
         self.frame: FrameType | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "steps": {}, "frame": None, "scope": None, "pending": None, "opener": None}
+        closed = dict.fromkeys(("frame", "scope", "pending", "opener", "sampling"))
+        return {**vars(self), **closed, "steps": {}, "apart": False}
+
+    def buffer(self, purpose: str) -> Tensor:
+        """A buffer that the conversion gave to the root."""
+        value: Tensor = getattr(self.root, self.root.__dict__["bayesnorm_buffers"][purpose])
+        return value
 
     def is_open(self) -> bool:
         """Whether the module that opened the scope is still running; hooks do not see it end by KeyboardInterrupt."""
@@ -198,9 +204,7 @@ class Runtime:
             if self.sampling.index.dim() == 0:
                 self.sampling.index = self.sampling.index + 1
             return
-        key, step = self.root.noise_key, self.root.noise_step
-        assert isinstance(key, Tensor)
-        assert isinstance(step, Tensor)
+        key, step = self.buffer("noise_key"), self.buffer("noise_step")
         sample = torch.arange(x.size(0), device=key.device)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             sample = sample + torch.distributed.get_rank() * x.size(0)
@@ -237,7 +241,7 @@ class Opening:
         if program is not None:
             wanting = [layer for layer in self.layers if layer.wants_moments]
             self.plan = program.plan(wanting) if wanting else None
-            self.wanting = [layer.index for layer in self.plan.layers] if self.plan else []  # type: ignore[misc]
+            self.wanting = [cast(Member, layer).index for layer in self.plan.layers] if self.plan else []
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook."""
@@ -253,8 +257,9 @@ class Opening:
                 return
             runtime.scope = runtime.open(self, args, kwargs)
             runtime.frame = sys._getframe(1)
-        if runtime.scope is not None and runtime.scope.step is not None:
-            runtime.note(first_tensor(args, kwargs))
+        x = _first((*args, *kwargs.values()))
+        if x is not None:
+            runtime.note(x)
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Forward hook, called on exceptions too."""
@@ -280,13 +285,20 @@ class Opening:
 
 
 def first_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """The batch: the first tensor among the arguments."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor) and value.dim() > 0:
-            return value
-        if isinstance(value, (tuple, list)) and value and isinstance(value[0], Tensor):
-            return value[0]
-    raise ValueError("no tensor among the arguments of the call: pass the batch as one, so that noise can be drawn")
+    """The batch: the first tensor among the arguments, also inside tuples, lists and dicts."""
+    found = _first((*args, *kwargs.values()))
+    if found is None:
+        raise ValueError("no tensor among the arguments of the call: pass the batch as one, so that noise can be drawn")
+    return found
+
+
+def _first(values: Sequence[Any]) -> Tensor | None:
+    for value in values:
+        inner = tuple(value.values()) if isinstance(value, dict) else value
+        found = _first(inner) if isinstance(inner, (tuple, list)) else inner
+        if isinstance(found, Tensor) and found.dim() > 0:
+            return found
+    return None
 
 
 def _recomputing() -> bool:
@@ -294,17 +306,8 @@ def _recomputing() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-@contextmanager
-def _identity_hooks() -> Iterator[None]:
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
-        yield
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-def _unseen_by_checkpoints() -> Any:
+def _unseen_by_checkpoints() -> AbstractContextManager[object]:
     """Hides what the pass saves: a checkpointed block, recomputed alone, runs a pass that its first run did not."""
-    return _nothing() if torch.compiler.is_compiling() else _identity_hooks()
+    if torch.compiler.is_compiling():
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)

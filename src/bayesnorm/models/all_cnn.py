@@ -6,7 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from .._convert import InputStats, convert
+from .._convert import convert
+from .._wire import InputStats
 from ..norms import NormSpec
 from ..scales import ScaleSpec
 

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def wide(t: Tensor) -> Tensor:
+    """Float32 or better: half precision cannot hold statistics."""
+    return t.float() if t.dtype in HALF else t
+
+
+def mean_var(x: Tensor, axis: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Mean and (biased) variance over all axes but one.
+
+    >>> mean_var(torch.tensor([[0.0, 2.0], [4.0, 2.0]]), 1)
+    (tensor([2., 2.]), tensor([4., 0.]))
+    """
+    rest = [i for i in range(x.dim()) if i != axis]
+    var, mean = torch.var_mean(x, dim=rest, correction=0, keepdim=keepdim)
+    return mean, var
 
 
 @dataclass(frozen=True)
@@ -46,9 +65,10 @@ _rules: dict[Any, Rule] = {}
 def register(*targets: Target) -> Callable[[RuleT], RuleT]:
     """Register ``rule(m, *args, **kwargs) -> Moments(mean, var)`` for torch functions, tensor methods or modules.
 
-    Each target is a function (``torch.relu``), the name of a tensor method (``"relu"``) or a module class. The rule is
-    called with the arguments of the operation, every activation among them replaced by its :class:`Moments`. The rule
-    of a module class that has a parameter ``module`` gets the module by that keyword. The latest registration wins.
+    Each target is a function (``torch.relu``, or one of your own at the top level of a module), the name of a tensor
+    method (``"relu"``) or a module class. The rule is called with the arguments of the operation, every activation
+    among them replaced by its :class:`Moments`. The rule of a module class that has a parameter ``module`` gets the
+    module by that keyword. The latest registration wins.
 
     >>> def double(x):
     ...     return 2 * x
@@ -72,6 +92,11 @@ def find(target: Target) -> Rule | None:
     if isinstance(target, type):
         return next((_rules[base] for base in target.__mro__ if base in _rules), None)
     return _rules.get(_key(target))
+
+
+def python_functions() -> list[FunctionType]:
+    """Registered functions whose calls torch does not show by itself."""
+    return [f for f in _rules if isinstance(f, FunctionType) and not f.__module__.startswith("torch")]
 
 
 def _key(target: Target) -> Any:

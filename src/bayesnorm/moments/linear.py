@@ -48,11 +48,11 @@ def linear_moments(
     >>> linear_moments(torch.tensor([[1., -2.]]), torch.tensor([3., 1.]), torch.tensor([1., 0.5]))
     (tensor([1.]), tensor([3.]))
     """
-    steps = _per_axis(stride, weight.dim() - 2) if transposed else []
+    steps = per_axis(stride, weight.dim() - 2) if transposed else []
     plain = _plain(weight, groups) if transposed else weight
     if all(step == 1 for step in steps):
         return _respond(plain.flatten(1), mean, groups), _respond(plain.flatten(1).square(), var, groups)
-    return _strided(plain, mean, var, groups, steps, _per_axis(dilation, len(steps)))
+    return _strided(plain, mean, var, groups, steps, per_axis(dilation, len(steps)))
 
 
 def _plain(weight: Tensor, groups: int) -> Tensor:
@@ -92,6 +92,7 @@ def _strided(
     return mu, within + (phases - mu.unsqueeze(1)).square().mean(1)
 
 
-def _per_axis(value: int | Sequence[int], axes: int) -> list[int]:
+def per_axis(value: int | Sequence[int], axes: int) -> list[int]:
+    """One value for each axis."""
     values = [value] if isinstance(value, int) else list(value)
     return values * axes if len(values) == 1 else values

@@ -11,14 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .core import Moments, Rule, find
-from .trace import Attribute, Here, Ref, Slot, Step, Trace, rebuild
+from .core import Moments, Rule
+from .trace import Here, Ref, Slot, Step, Trace, rebuild, rule_of
 
 Visit = Callable[["Propagating", Moments], None]
 
 
 class NoRuleError(ValueError):
-    """An operation on the way to an analytic normalization has no moment rule."""
+    """An operation on the way to an analytic normalization has no moment rule, or one that declines its arguments."""
+
+    def __init__(self, step: Step, message: str) -> None:
+        super().__init__(message)
+        self.step = step
 
 
 class Propagating(nn.Module):
@@ -46,6 +50,7 @@ class Node:
     outs: tuple[int, ...]
     sizes: tuple[torch.Size, ...]
     single: bool
+    step: Step
 
 
 @dataclass
@@ -170,7 +175,10 @@ def _replay(node: Node, values: dict[int, Any], visit: Visit | None) -> None:
         return
     args = [_live(arg, values) for arg in node.args]
     kwargs = {key: _live(arg, values) for key, arg in node.kwargs.items()}
-    out = node.fn(*args, **kwargs)
+    try:
+        out = node.fn(*args, **kwargs)
+    except ValueError as error:
+        raise NoRuleError(node.step, f"{_where(node.step)}: {error}. {_REMEDY}") from error
     if node.single:
         _store(values, node.outs[0], node.sizes[0], out)
     else:
@@ -198,7 +206,7 @@ def _node(step: Step) -> Node:
     fn, args, kwargs = _function(step), step.args, step.kwargs
     if step.held:
         fn, args, kwargs = _held, step.held, {}
-    return Node(fn, layer, args, kwargs, source, step.outs, step.sizes, step.single)
+    return Node(fn, layer, args, kwargs, source, step.outs, step.sizes, step.single, step)
 
 
 def _held(*references: Tensor) -> Any:
@@ -209,11 +217,10 @@ def _held(*references: Tensor) -> Any:
 
 def find_rule(step: Step) -> Rule | None:
     """The rule of a step that touches activations."""
-    if isinstance(step.func, nn.Module):
-        rule = find(type(step.func))
-        takes_module = rule is not None and "module" in inspect.signature(rule).parameters
-        return partial(rule, module=step.func) if rule is not None and takes_module else rule
-    return find(step.func.name if isinstance(step.func, Attribute) else step.func)
+    rule = rule_of(step.func)
+    if rule is None or not isinstance(step.func, nn.Module) or "module" not in inspect.signature(rule).parameters:
+        return rule
+    return partial(rule, module=step.func)
 
 
 def _function(step: Step) -> Callable[..., Any]:
@@ -222,9 +229,15 @@ def _function(step: Step) -> Callable[..., Any]:
         return step.func
     rule = find_rule(step)
     if rule is None:
-        raise NoRuleError(
-            f"no moment rule for {step.operation} in {step.place}. Register one with "
-            "@bayesnorm.moments.register on rule(m, *args, **kwargs) -> Moments(mean, var), or pass example= "
-            "(a batch of inputs) to convert: its moments are then measured once and held."
-        )
+        raise NoRuleError(step, f"no moment rule for {_where(step)}. {_REMEDY}")
     return rule
+
+
+def _where(step: Step) -> str:
+    return f"{step.operation} in {step.place}"
+
+
+_REMEDY = (
+    "Register one with @bayesnorm.moments.register on rule(m, *args, **kwargs) -> Moments(mean, var), or pass example= "
+    "(a batch of inputs) to convert: its moments are then measured once and held."
+)

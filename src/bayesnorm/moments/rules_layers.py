@@ -162,6 +162,7 @@ def layer_norm(
     return _normalized(input, weight, bias, shape)
 
 
+@register(F.rms_norm, torch.rms_norm)
 def rms_norm(
     input: Moments, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Moments:
@@ -172,10 +173,6 @@ def rms_norm(
     inverse = (power + (torch.finfo(mean.dtype).eps if eps is None else eps)).rsqrt()
     factor = inverse if weight is None else inverse * weight
     return Moments(mean * factor, var * factor.square())
-
-
-if hasattr(F, "rms_norm"):
-    register(F.rms_norm, torch.rms_norm)(rms_norm)
 
 
 def _window(kernel_size: Axes, axes: int) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from .geometry import Geometry
+from .geometry import Geometry
 
 Pair = tuple[Tensor, Tensor]
 
@@ -17,9 +14,8 @@ class Norm(nn.Module):
     """``z = (w.x - mu_hat(w)) / sigma_hat(w)`` per output channel, ``mu_hat`` and ``sigma_hat`` 1-homogeneous in ``w``.
 
     Two constants per channel, in units of ``sigma_hat``, calibrate a converted network to the statistics that it was
-    trained
-    with: ``mu = mu_hat + center * sigma_hat`` and ``sigma = spread * sigma_hat``; a negative spread flips the sign of
-    ``z``.
+    trained with: ``mu = mu_hat + center * sigma_hat`` and ``sigma = spread * sigma_hat``; a negative spread flips the
+    sign of ``z``.
     """
 
     center: Tensor

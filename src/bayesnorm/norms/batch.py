@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..moments.core import wide
 from .base import Norm, Pair, root
 from .geometry import Geometry
 
@@ -90,20 +91,20 @@ class BatchNorm(Norm):
         from torch.distributed.nn.functional import all_reduce
 
         axes = [0, *range(2, x.dim())]
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        count = torch.full((1,), float(x.numel() // x.size(1)), device=x.device, dtype=wide.dtype)
-        total = all_reduce(torch.cat([wide.sum(axes), count]))
+        x, dtype = wide(x), x.dtype
+        count = torch.full((1,), float(x.numel() // x.size(1)), device=x.device, dtype=x.dtype)
+        total = all_reduce(torch.cat([x.sum(axes), count]))
         n = total[-1]
         mean = total[:-1] / n
         shape = [1, -1] + [1] * (x.dim() - 2)
-        var = all_reduce((wide - mean.view(shape)).square().sum(axes)) / n
+        var = all_reduce((x - mean.view(shape)).square().sum(axes)) / n
         with torch.no_grad():
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
             self.running_var.lerp_((var * n / (n - 1)).to(self.running_var.dtype), momentum)
         scale = (var + self.eps).rsqrt()
         scale = scale if gain is None else scale * gain
         offset = -mean * scale if shift is None else shift - mean * scale
-        return torch.addcmul(offset.view(shape), wide, scale.view(shape)).to(x.dtype)
+        return torch.addcmul(offset.view(shape), x, scale.view(shape)).to(dtype)
 
     def extra_repr(self) -> str:
         """Channels, momentum and eps."""

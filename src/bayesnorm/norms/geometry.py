@@ -43,7 +43,7 @@ class Geometry:
         return self.filters(weight).square().sum(1)
 
     def scale_(self, weight: Tensor, factor: Tensor) -> None:
-        """The same in place."""
+        """As :meth:`scaled`, in place."""
         shape = [1] * weight.dim()
         if not self.transposed:
             shape[0] = -1

@@ -15,9 +15,6 @@ class Scale(nn.Module):
 
     In evaluation the output is ``z * gain + shift`` with ``gain, shift = folded()``. When sampling it is
     ``(z * gain + shift) * A + B`` with ``gain, shift = inner()`` and ``A, B = outer(draws)``, one row per sample.
-
-    Arguments:
-        index: number of the layer in its network, which gives it its own part of the noise stream.
     """
 
     s: nn.Parameter
@@ -25,14 +22,12 @@ class Scale(nn.Module):
     columns: Tensor | None
     draws_per_channel = 0
 
-    def __init__(
-        self, channels: int, *, index: int = 0, device: torch.device | None = None, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, channels: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.s = nn.Parameter(torch.ones(channels, device=device, dtype=dtype))
         self.b = nn.Parameter(torch.zeros(channels, device=device, dtype=dtype))
         self.register_buffer("columns", None, persistent=False)
-        self.number_(index)
+        self.number_(0)
 
     def number_(self, index: int) -> None:
         """Take the part of the noise stream that belongs to this layer of the network."""

@@ -9,14 +9,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..moments.core import wide
 from .base import Pair, Scale
 from .noise import noisy_affine
 
 U_MIN, U_MAX = -10.0, 1e3
+V_PRIOR = 10.0
+"""Std of the prior of V where that of the scale is log-uniform and has none."""
 RATIO_MAX = 10.0
 """Largest |b| with which a converted channel starts. A larger bias would turn the noise of a dead channel's scale into
-noise
-of its output, so the rest of it stands outside the scale as a constant."""
+noise of its output, so the rest of it stands outside the scale as a constant."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Bayes:
         prior: std s0 of the prior ``N(1, s0^2)``, or ``"log-uniform"`` (scale-uniform, as in variational dropout).
         sigma_init: first sigma, relative to s.
         per_layer_variance: one sigma for all channels of a layer.
-        stochastic_bias: ``y = (z + V) U s + b`` with posteriors ``U ~ N(1, sigma_u^2)`` and ``V ~ N(0, sigma_v^2)``.
+        stochastic_bias: ``y = (z + V) U s + b`` with posteriors ``U ~ N(1, sigma_u^2)`` and ``V ~ N(0, sigma_v^2)``;
+            the prior of V is ``N(0, prior^2)``.
         floor: smallest s; ``project_`` keeps it.
     """
 
@@ -47,11 +50,6 @@ class Bayes:
 
 def _positive(value: object) -> bool:
     return isinstance(value, (int, float)) and 0 < value < math.inf
-
-
-def wide(t: Tensor) -> Tensor:
-    """At least float32."""
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
 
 
 def rho(u: Tensor) -> Tensor:
@@ -104,12 +102,11 @@ class BayesScale(Scale):
         channels: int,
         spec: Bayes,
         *,
-        index: int = 0,
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         self.draws_per_channel = 2 if spec.stochastic_bias else 1
-        super().__init__(channels, index=index, device=device, dtype=dtype)
+        super().__init__(channels, device=device, dtype=dtype)
         self.spec = spec
         size = 1 if spec.per_layer_variance else channels
         start = rho_inverse(torch.full((size,), spec.sigma_init, device=device, dtype=dtype))
@@ -147,7 +144,7 @@ class BayesScale(Scale):
         """KL divergence to the prior, summed over the channels."""
         spec, s, u = self.spec, wide(self.s), wide(self.u)
         if spec.stochastic_bias:
-            s0 = 10.0 if isinstance(spec.prior, str) else spec.prior
+            s0 = V_PRIOR if isinstance(spec.prior, str) else spec.prior
             one = torch.ones_like(s)
             scale = kl_log_uniform(one, u) if isinstance(spec.prior, str) else kl_normal(one, u, s0)
             return (scale + kl_normal(torch.zeros_like(one), wide(self.v), s0, 0.0)).sum()

@@ -42,11 +42,10 @@ class NoiseScale(Scale):
         channels: int,
         spec: Noise,
         *,
-        index: int = 0,
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(channels, index=index, device=device, dtype=dtype)
+        super().__init__(channels, device=device, dtype=dtype)
         self.register_buffer("sigma_u", torch.full((channels,), spec.sigma_u, device=device, dtype=dtype))
         self.register_buffer("sigma_v", torch.full((channels,), spec.sigma_v, device=device, dtype=dtype))
 

@@ -1,0 +1,170 @@
+"""Normalized layers of a network -> one runtime that they share, with its moment pass and its buffers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import noise
+from ._hooks import hook, release_buffers, unhook
+from ._tracing import Example, activations, clean_cut, measure
+from .layers import NormLayer, norm_layers
+from .moments.program import NoRuleError, Program
+from .moments.trace import Ref, Step, Trace
+from .runtime import Opening, Runtime
+
+InputStats = tuple[Any, Any] | list[tuple[Any, Any]] | None
+
+
+def wire(model: nn.Module, traces: list[Trace], input_stats: InputStats) -> None:
+    """Give all normalized layers a common runtime and let every module that contains some open the scope of a call."""
+    layers = list(norm_layers(model).values())
+    for index, layer in enumerate(layers):
+        layer.number_(index)
+    unhook(model)
+    _release(model)
+    device = layers[0].scale.s.device
+    if "noise_key" not in model.__dict__.get("bayesnorm_buffers", {}):
+        _keep(model, "noise_key", torch.tensor(noise.draw_key(None), dtype=torch.int64, device=device))
+        _keep(model, "noise_step", torch.tensor(0, dtype=torch.int64, device=device))
+    wanting = [layer for layer in layers if layer.wants_moments]
+    program = _program(model, traces, input_stats, wanting) if wanting else None
+    runtime = Runtime(model, layers, program, clean_cut(traces, layers), activations(traces))
+    for module in model.modules():
+        inside = [m for m in module.modules() if isinstance(m, NormLayer)]
+        if not inside:
+            continue
+        opening = Opening(runtime, inside)
+        opening.prepare()
+        if isinstance(module, NormLayer):
+            module.opening = opening
+        else:
+            hook(module, opening)
+
+
+def _keep(model: nn.Module, purpose: str, value: Tensor) -> str:
+    """A buffer of the root that folding takes away again, under a name that is not the user's own."""
+    ours: dict[str, str] = model.__dict__.setdefault("bayesnorm_buffers", {})
+    if purpose not in ours:
+        ours[purpose] = f"bayesnorm_{purpose}" if hasattr(model, purpose) else purpose
+    model._buffers.pop(ours[purpose], None)
+    model.register_buffer(ours[purpose], value)
+    return ours[purpose]
+
+
+def _release(model: nn.Module) -> None:
+    """Parts that were converted before share the new root's runtime: theirs and its buffers go."""
+    for module in model.modules():
+        if module is not model:
+            release_buffers(module)
+
+
+def _program(model: nn.Module, traces: list[Trace], input_stats: InputStats, wanting: list[NormLayer]) -> Program:
+    """The moment pass of a network, everything that it needs besides the parameters in buffers of the root."""
+    program = Program(traces, _input_references(model, traces, input_stats, wanting[0].scale.s))
+    names = {module: name for name, module in model.named_modules()}
+    for layer in wanting:
+        if layer not in program.sites:
+            raise ValueError(
+                f"the network did not call {names[layer]!r} when it was run for conversion, so the statistics of its "
+                "input are unknown: leave it alone with exclude=, or pass an example= that reaches it"
+            )
+    while True:
+        _hold(model, program.steps(wanting))
+        try:
+            with torch.no_grad():
+                program.run(program.plan(wanting))
+        except NoRuleError as error:
+            if error.step.candidate is None:
+                raise
+            error.step.measured = error.step.candidate
+        else:
+            return program
+
+
+def _input_references(
+    model: nn.Module, traces: list[Trace], input_stats: InputStats, like: Tensor
+) -> list[tuple[Ref, Ref]]:
+    """Statistics of the inputs as buffers of the root: ``input_mean``, ``input_var``, ``input_mean_1``, ..."""
+    count = len(traces[0].inputs)
+    pairs = input_stats if isinstance(input_stats, list) else [input_stats] * count
+    if len(pairs) != count:
+        raise ValueError(f"input_stats has {len(pairs)} pairs for a network of {count} inputs")
+    references = []
+    for number, (pair, slot) in enumerate(zip(pairs, traces[0].inputs, strict=True)):
+        purposes = [f"input_{kind}" + (f"_{number}" if number else "") for kind in ("mean", "var")]
+        ours = model.__dict__["bayesnorm_buffers"]
+        if input_stats is not None or purposes[0] not in ours:
+            values = _checked(pair if pair is not None else (0.0, 1.0), traces[0].sizes[slot], like)
+            for purpose, value in zip(purposes, values, strict=True):
+                _keep(model, purpose, value)
+        references.append((Ref(model, ours[purposes[0]]), Ref(model, ours[purposes[1]])))
+    return references
+
+
+def _checked(pair: Any, size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]:
+    try:
+        mean, var = (torch.as_tensor(value, dtype=like.dtype, device=like.device).flatten().clone() for value in pair)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"input_stats={pair!r}: pass a pair (mean, var) of numbers or of one value per channel"
+        ) from None
+    channels = size[1] if len(size) > 1 else 1
+    for name, value in (("mean", mean), ("var", var)):
+        if value.numel() not in (1, channels):
+            raise ValueError(f"input_stats: {name} has {value.numel()} values for an input of {channels} channels")
+        if not value.isfinite().all():
+            raise ValueError(f"input_stats: {name} has NaN or infinite values")
+    if (var < 0).any():
+        raise ValueError(
+            f"input_stats: var has the negative value {var.min().item()}; pass the variance, not its logarithm"
+        )
+    return mean.expand(channels).clone(), var.expand(channels).clone()
+
+
+def _hold(model: nn.Module, steps: Iterable[Step]) -> None:
+    """Measured moments of operations without a rule become buffers of the root."""
+    for step in steps:
+        if step.measured is None or step.held:
+            continue
+        held = []
+        for moments in step.measured:
+            number = sum(purpose.startswith("held_mean_") for purpose in model.__dict__["bayesnorm_buffers"])
+            held.append(Ref(model, _keep(model, f"held_mean_{number}", moments.mean)))
+            held.append(Ref(model, _keep(model, f"held_var_{number}", moments.var)))
+        step.held = tuple(held)
+        warnings.warn(
+            f"no moment rule for {step.operation} in {step.place}: the moments of its output were "
+            "measured on example= and are held from now on",
+            stacklevel=6,
+        )
+
+
+@torch.no_grad()
+def remeasure(model: nn.Module, layers: Sequence[NormLayer], example: Example) -> None:
+    """Measure held moments again where layers start afresh: each pass makes those of one more operation final."""
+    program = layers[0].opening.runtime.program
+    held = [_keyed(trace, lambda step: bool(step.held)) for trace in program.traces] if program is not None else []
+    for _ in range(sum(map(len, held))):
+        for known, trace in zip(held, measure(model, example), strict=True):
+            found = _keyed(trace, lambda step: step.candidate is not None)
+            for key, step in known.items():
+                moments = found[key].candidate or ()
+                for reference, value in zip(step.held, (t for m in moments for t in (m.mean, m.var)), strict=True):
+                    reference.value.copy_(value)
+
+
+def _keyed(trace: Trace, wanted: Callable[[Step], bool]) -> dict[tuple[str, str, int], Step]:
+    """Steps by place, operation and how often it stood there before: the same before and after conversion."""
+    counts: dict[tuple[str, str], int] = {}
+    found = {}
+    for step in trace.steps:
+        key = (step.where, step.operation)
+        counts[key] = counts.get(key, 0) + 1
+        if wanted(step):
+            found[(*key, counts[key])] = step
+    return found

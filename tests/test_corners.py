@@ -1,0 +1,225 @@
+"""Networks with habits of their own: what they name, store, subclass and call must survive conversion."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import bayesnorm
+from bayesnorm.layers import NormConv2d, NormLinear, norm_layers
+from bayesnorm.moments import Moments, NoRuleError
+
+X = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    return ((a - b).norm() / b.norm()).item()
+
+
+class OwnBuffers(nn.Module):
+    """Standardizes its input with buffers whose names the library would like to use."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("input_mean", torch.full((1, 3, 1, 1), 0.5))
+        self.register_buffer("noise_key", torch.full((1, 3, 1, 1), 2.0))
+        self.conv, self.bn = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.bn(self.conv((x - self.input_mean) / self.noise_key))
+
+
+@pytest.mark.parametrize("stats", [None, ([0.1, 0.2, 0.3], [1.0, 2.0, 3.0])])
+def test_buffers_of_the_users_own_are_left_alone(stats):
+    torch.manual_seed(0)
+    net = OwnBuffers().eval()
+    got = bayesnorm.convert(net, norm="analytic", scale="bayes", input_stats=stats)
+    assert torch.equal(got.input_mean, net.input_mean)
+    assert torch.equal(got.noise_key, net.noise_key)
+    assert relative(got(X), net(X)) < 1e-5
+    assert not torch.equal(got.train()(X), got(X))
+    assert bayesnorm.predict(got, X[:4], samples=3).probs.isfinite().all()
+    assert set(bayesnorm.fold(got).state_dict()) == {"input_mean", "noise_key", "conv.weight", "conv.bias"}
+
+
+class StoresMaps(nn.Module):
+    """Keeps activations for its caller in a dict and a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.maps, self.shapes = {}, []
+
+    def forward(self, x):
+        self.maps["conv"] = self.conv(x)
+        self.shapes.append(x.shape)
+        return self.bn(self.maps["conv"]).relu()
+
+
+def test_what_forward_stores_in_tables_is_undone_and_counts_as_an_output():
+    torch.manual_seed(0)
+    net = StoresMaps().eval()
+    got = bayesnorm.convert(net, norm="analytic", scale="point")
+    assert got.maps == {}
+    assert got.shapes == []
+    assert relative(got(X), net(X)) < 1e-5
+    assert relative(got.maps["conv"], net.maps["conv"]) < 1e-5
+
+
+class MyConv(nn.Conv2d):
+    """Torch's convolution with a method more."""
+
+    def describe(self):
+        return "mine"
+
+
+class OtherConv(nn.Conv2d):
+    """Not torch's convolution any more."""
+
+    def forward(self, x):
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize("norm", ["weight", "analytic"])
+def test_subclasses_are_normalized_if_they_compute_what_torch_computes(norm):
+    torch.manual_seed(0)
+    net = nn.Sequential(MyConv(3, 4, 3), nn.ReLU(), OtherConv(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    got = bayesnorm.convert(net, norm=norm, scale="bayes").eval()
+    assert [type(m) for m in got if not isinstance(m, nn.ReLU)] == [NormConv2d, OtherConv, NormConv2d]
+    assert relative(got(X), net(X)) < 1e-5
+    assert type(bayesnorm.fold(got)[0]) is nn.Conv2d
+
+
+def softsign(x):
+    """An operation of the user's own, made of others that have no rule together."""
+    return x / (1 + x.abs())
+
+
+class Soft(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 128)
+
+    def forward(self, x):
+        return self.second(softsign(self.first(x)))
+
+
+def test_a_rule_that_declines_names_the_place_and_example_replaces_it():
+    torch.manual_seed(0)
+    x = torch.randn(256, 64)
+    with pytest.raises(NoRuleError, match=r"div.*network's own forward.*register.*example="):
+        bayesnorm.convert(Soft(), norm="analytic", scale="point", input_size=(64,))
+    net = Soft().eval()
+    with pytest.warns(UserWarning, match="no moment rule for 'div'"):
+        got = bayesnorm.convert(net, norm="analytic", scale="point", example=x)
+    assert relative(got(x), net(x)) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:no moment rule:UserWarning")
+def test_held_moments_are_those_of_the_network_that_starts_afresh():
+    torch.manual_seed(0)
+    x = torch.randn(256, 64)
+    got = bayesnorm.convert(Soft(), norm="analytic", scale="point", example=x, preserve=False).eval()
+    # 256 samples x 128 channels, correlated over channels: the std of the std is far below this.
+    assert abs(got(x).std(0).mean().item() - 1) < 0.1
+
+
+def test_a_rule_of_a_python_function_is_used():
+    @bayesnorm.moments.register(softsign)
+    def rule(m):
+        calls.append(m)
+        return Moments(m.mean * 0, m.var * 0 + 0.2)
+
+    calls: list[Moments] = []
+    try:
+        torch.manual_seed(0)
+        net, x = Soft().eval(), torch.randn(16, 64)
+        got = bayesnorm.convert(net, norm="analytic", scale="point", input_size=(64,))
+        assert calls
+        assert softsign.__name__ == "softsign"
+        assert relative(got(x), net(x)) < 1e-5
+    finally:
+        del bayesnorm.moments.core._rules[softsign]
+
+
+def test_a_failed_conversion_leaves_handles_of_hooks_working():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    handle = net[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="negative"):
+        bayesnorm.convert(net, norm="analytic", scale="point", input_stats=(0.0, -1.0), inplace=True)
+    assert len(net[0]._forward_hooks) == 1
+    handle.remove()
+    assert not net[0]._forward_hooks
+
+
+def test_state_of_a_network_with_statistics_loads_into_one_without():
+    def build(stats):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+        return bayesnorm.convert(net, norm="analytic", scale="bayes", input_stats=stats).eval()
+
+    saved, fresh = build(bayesnorm.input_stats(X * 2 + 1)), build(None)
+    fresh.load_state_dict(saved.state_dict())
+    assert torch.equal(fresh(X), saved(X))
+
+
+class MyNorm(nn.BatchNorm2d):
+    def __init__(self, channels):
+        super().__init__(channels, momentum=0.01)
+
+
+def test_folding_a_subclass_of_batch_norm_gives_torchs_own():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.ReLU(), MyNorm(3), nn.Conv2d(3, 2, 1)).eval()
+    got = bayesnorm.convert(net, norm="analytic", scale="point")
+    plain = bayesnorm.fold(got)
+    assert type(plain[1]) is nn.BatchNorm2d
+    assert relative(plain(X), net(X)) < 1e-5
+
+
+def test_elbo_takes_what_a_callable_nll_understands():
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="weight", scale="bayes")
+    out, y = net(torch.randn(8, 4)), torch.randint(3, (8,))
+    mixed = bayesnorm.ELBO(net, 100, nll=lambda o, t: t[2] * F.cross_entropy(o[0], t[0]) + F.cross_entropy(o[1], t[1]))
+    terms = mixed((out, out), (y, y, 0.5))
+    assert torch.allclose(terms.total, terms.nll + terms.kl / 100)
+    soft = bayesnorm.ELBO(net, 100, nll=nn.CrossEntropyLoss(), targets_per_sample=1)
+    terms = soft(out, F.one_hot(y, 3).float())
+    assert torch.allclose(terms.total, terms.nll + terms.kl / 100)
+
+
+class Pyramid(nn.Module):
+    """A head that is called with a dict of maps."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 4, 3), Head()
+
+    def forward(self, x):
+        return self.head({"maps": self.stem(x).relu()})
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 2)
+
+    def forward(self, maps):
+        return self.fc(self.pool(maps["maps"]).flatten(1))
+
+
+def test_modules_called_with_a_dict_draw_their_noise():
+    net = bayesnorm.convert(Pyramid(), norm="weight", scale="bayes").train()
+    assert [type(m) for m in norm_layers(net).values()] == [NormConv2d, NormLinear]
+    assert net(X).shape == (64, 2)
+    assert not torch.equal(net(X), net(X))
+
+
+def test_a_copy_made_while_sampling_does_not_go_on_sampling():
+    import copy
+
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="weight", scale="bayes").eval()
+    with bayesnorm.sampling(net):
+        twin = copy.deepcopy(net)
+    x = torch.randn(2, 4)
+    assert torch.equal(twin(x), twin(x))

@@ -223,3 +223,139 @@ def test_a_copy_made_while_sampling_does_not_go_on_sampling():
         twin = copy.deepcopy(net)
     x = torch.randn(2, 4)
     assert torch.equal(twin(x), twin(x))
+
+
+def test_a_multilayer_perceptron_on_images_takes_the_statistics_of_their_channels():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2)).eval()
+    got = bayesnorm.convert(net, norm="analytic", scale="bayes", input_stats=bayesnorm.input_stats(X))
+    assert relative(got(X), net(X)) < 1e-5
+    assert got.input_mean.shape == (3,)
+
+
+def test_a_network_converted_in_inference_mode_trains():
+    with torch.inference_mode():
+        net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="weight", scale="bayes")
+    net(torch.randn(2, 4)).sum().backward()
+    assert net.noise_step == 1
+
+
+def test_predict_says_that_it_needs_one_tensor():
+    class Dict(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return {"out": self.fc(x)}
+
+    net = bayesnorm.convert(Dict(), norm="weight", scale="bayes")
+    for samples in (0, 3):
+        with pytest.raises(ValueError, match="returned dict"):
+            bayesnorm.predict(net, torch.randn(2, 4), samples=samples)
+
+
+def drop_floor(x, keep):
+    return x.div(keep) * (keep + torch.rand((x.shape[0], 1, 1, 1), device=x.device)).floor_()
+
+
+def drop_mask(x, keep):
+    return x / keep * (torch.rand(x.shape[0], 1, 1, 1, device=x.device) < keep).float()
+
+
+def drop_where(x, keep):
+    return torch.where(torch.rand(x.shape[0], 1, 1, 1, device=x.device) > 1 - keep, x / keep, 0.0)
+
+
+class Dropping(nn.Module):
+    def __init__(self, drop, keep=0.5):
+        super().__init__()
+        self.first, self.second, self.drop, self.keep = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 32, 1), drop, keep
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.second(self.drop(x, self.keep) if self.training else x)
+
+
+@pytest.mark.parametrize("drop", [drop_floor, drop_mask, drop_where])
+def test_stochastic_depth_has_the_variance_of_dropout_however_it_is_written(drop):
+    torch.manual_seed(0)
+    net = bayesnorm.convert(Dropping(drop), norm="analytic", scale="point", preserve=False, input_size=(3, 8, 8))
+    layer = net.second
+    mean, var = layer.opening.runtime.statistics(layer.opening)[layer.index]
+    assert torch.allclose(mean, torch.zeros(16), atol=1e-6)
+    assert torch.allclose(var, torch.full((16,), 2.0), atol=1e-5)  # (v + m^2) / keep - m^2 with v = 1, m = 0
+
+
+@pytest.mark.parametrize("name", ["vgg16_bn", "efficientnet_b0", "shufflenet_v2", "unet"])
+def test_published_networks_pickle_whole(name):
+    import pickle
+
+    from architectures import CASES, randomize_
+
+    torch.manual_seed(0)
+    net = bayesnorm.convert(randomize_(CASES[name].build()), norm="analytic", scale="bayes").eval()
+    twin = pickle.loads(pickle.dumps(net))
+    x = torch.randn(2, *CASES[name].input_size)
+    assert torch.equal(twin(x), net(x))
+    outputs = []
+    for one in (twin.train(), net.train()):
+        torch.manual_seed(1)  # dropout and stochastic depth
+        outputs.append(one(x))
+    assert torch.equal(*outputs)
+
+
+class Counting(nn.Module):
+    """Changes a buffer of its own in forward, and uses it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+        self.conv, self.bn = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        self.scale.mul_(0.5)
+        return self.bn(self.conv(x * self.scale))
+
+
+def test_the_moment_pass_changes_no_buffer_of_the_network():
+    net = bayesnorm.convert(Counting(), norm="analytic", scale="point", input_size=(3, 8, 8)).eval()
+    assert net.scale == 1.0
+    net(X)
+    assert net.scale == 0.5
+
+
+@pytest.mark.parametrize("kind", ["1", nn.BatchNorm2d])
+def test_an_excluded_batch_norm_hands_on_its_own_moments(kind):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.ReLU()).eval()
+    with torch.no_grad():
+        net[1].weight.uniform_(0.5, 2)
+    got = bayesnorm.convert(net, norm="analytic", scale="point", exclude=kind, include="3")
+    assert type(got[1]) is nn.BatchNorm2d
+    assert relative(got(X), net(X)) < 1e-5
+
+
+@pytest.mark.parametrize("norm", ["weight", "analytic"])
+def test_functional_gradients_go_through_a_converted_network(norm):
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)), norm=norm, scale="bayes").eval()
+    x = torch.randn(5, 4)
+    expected = torch.autograd.grad(net(x.requires_grad_()).sum(), x)[0]
+    got = torch.func.grad(lambda x: net(x).sum())(x.detach())
+    assert torch.allclose(got, expected, atol=1e-6)
+
+
+class Writes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        x[:, :4] = 0
+        return self.second(x)
+
+
+def test_a_write_into_an_activation_is_not_ignored():
+    with pytest.raises(NoRuleError, match="__setitem__"):
+        bayesnorm.convert(Writes(), norm="analytic", scale="point", input_size=(3, 8, 8))

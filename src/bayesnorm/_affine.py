@@ -24,11 +24,17 @@ def scaled(y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
 class _Scaled(torch.autograd.Function):
     """The gradient of the factor is reduced a few samples at a time."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
+    def forward(y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
+        return torch.addcmul(summand, y, factor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        y, factor, summand = inputs
         ctx.save_for_backward(y, factor)
         ctx.summand = summand.shape
-        return torch.addcmul(summand, y, factor)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

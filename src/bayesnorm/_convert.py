@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
@@ -52,7 +53,8 @@ def convert(
         inplace: change ``model`` itself, whose Parameter objects stay; else a copy is changed.
         example: a batch of inputs, for what has to be measured: operations without a moment rule, patches, new batch
             statistics.
-        input_size: size of one input ``(C, H, W)``, where the network accepts only one and no example is given.
+        input_size: size of one input ``(C, H, W)``, where no example is given. It is guessed otherwise, which is enough
+            unless the network accepts only one, or averages over the whole image before a layer that starts afresh.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 2, 1)).eval()
     >>> x = torch.randn(4, 3, 8, 8)
@@ -62,9 +64,10 @@ def convert(
     """
     norm, scale = norms.parse(norm), scales.parse(scale)
     _check(model, input_size)
-    if not inplace:
-        model = copy.deepcopy(model)
-    with undone_on_error(model):
+    with torch.inference_mode(False):
+        if not inplace:
+            model = copy.deepcopy(model)
+    with torch.inference_mode(False), undone_on_error(model):
         _convert(model, norm, scale, input_stats, include, exclude, preserve, example, input_size)
     return model
 
@@ -97,7 +100,7 @@ def _convert(
     input_size: tuple[int, ...] | None,
 ) -> None:
     known = norm_layers(model)
-    traces = _traces(model, norm, example, input_size)
+    traces = _traces(model, norm, example, input_size, _channels(input_stats))
     choices = select(model, traces, include, exclude)
     if not choices:
         _check_same(known, norm, scale)
@@ -114,6 +117,12 @@ def _convert(
     calibrate([*earlier, *fresh])
     if isinstance(norm, Analytic) and example is not None and not preserve:
         remeasure(model, [layer for layer, _ in fresh], example)
+
+
+def _channels(input_stats: InputStats) -> int:
+    """Number of channels that the statistics speak of; 1 where they do not tell."""
+    first = input_stats[0] if isinstance(input_stats, tuple) and input_stats else 0.0
+    return max(1, len(first)) if isinstance(first, (tuple, list)) or (isinstance(first, Tensor) and first.dim()) else 1
 
 
 def _check_same(known: dict[str, NormLayer], norm: NormSpec, scale: ScaleSpec) -> None:
@@ -143,11 +152,11 @@ _SCALE: dict[type, type[scales.Scale]] = {
 
 
 def _traces(
-    model: nn.Module, norm: NormSpec, example: Example | None, input_size: tuple[int, ...] | None
+    model: nn.Module, norm: NormSpec, example: Example | None, input_size: tuple[int, ...] | None, channels: int
 ) -> list[Trace]:
     """Recorded runs; a network that cannot be run is only a problem if something depends on its structure."""
     try:
-        traces = trace(model, example, input_size)
+        traces = trace(model, example, input_size, channels)
     except ValueError:
         normed = any(isinstance(m, (_BatchNorm, NormLayer)) for m in model.modules())
         if isinstance(norm, Analytic) or normed or example is not None or input_size is not None:

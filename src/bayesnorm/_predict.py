@@ -88,7 +88,7 @@ def predict(
             if networks:
                 draws = _draws(net, networks, part, first, samples, max(1, rows // len(part)))
             else:
-                draws = iter([net(part)[None]])
+                draws = iter([_tensor(net(part))[None]])
             results.append(_average(draws, output))
     return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
 
@@ -128,7 +128,12 @@ def _pass(
         assert runtime.sampling is not None
         index = torch.arange(start, start + count, device=runtime.sampling.key.device)
         runtime.sampling = replace(runtime.sampling, index=index, first=first, expands=expands)
-    out: Tensor = net(x if expands else x.repeat(count, *[1] * (x.dim() - 1)))
+    return _tensor(net(x if expands else x.repeat(count, *[1] * (x.dim() - 1))))
+
+
+def _tensor(out: object) -> Tensor:
+    if not isinstance(out, Tensor):
+        raise ValueError(f"predict: the network returned {type(out).__name__}: wrap it so that it returns one tensor")
     return out
 
 

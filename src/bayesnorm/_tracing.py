@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,11 +28,13 @@ MEASURED = 256
 Example = Tensor | tuple[Any, ...]
 
 
-def trace(model: nn.Module, example: Example | None, input_size: tuple[int, ...] | None) -> list[Trace]:
+def trace(
+    model: nn.Module, example: Example | None, input_size: tuple[int, ...] | None, channels: int = 1
+) -> list[Trace]:
     """Record the network in training mode and in evaluation mode, shapes only where the network allows it."""
     if example is not None:
         return _trace_both(model, [as_tuple(example)])
-    sizes = guesses(model) if input_size is None else [tuple(input_size)]
+    sizes = guesses(model, channels) if input_size is None else [tuple(input_size)]
     return _trace_both(model, [(blank(model, size),) for size in sizes])
 
 
@@ -89,7 +92,8 @@ def _leaf(shape_only: bool, module: nn.Module) -> Callable[..., Any] | None:
         return torch.empty_like if shape_only else partial(_evaluated, cast(_BatchNorm, module))
     if isinstance(module, NormLayer):
         return partial(_responded, module) if shape_only else module.forward
-    return module.forward if core.find(type(module)) is not None else None
+    known = core.find(type(module)) is not None and not isinstance(module, _BatchNorm)
+    return module.forward if known else None
 
 
 def _evaluated(bn: _BatchNorm, x: Tensor) -> Tensor:
@@ -121,8 +125,8 @@ def blank(model: nn.Module, size: tuple[int, ...]) -> Tensor:
     return torch.empty((BATCH, *size), dtype=first.dtype, device="meta")
 
 
-def guesses(model: nn.Module) -> list[tuple[int, ...]]:
-    """Input sizes to try, from the first layers' channels."""
+def guesses(model: nn.Module, channels: int) -> list[tuple[int, ...]]:
+    """Input sizes to try, from the first layers' channels and the number of channels that the data has."""
     sizes: list[tuple[int, ...]] = []
     for module in model.modules():
         if isinstance(module, nn.modules.conv._ConvNd):
@@ -131,6 +135,9 @@ def guesses(model: nn.Module) -> list[tuple[int, ...]]:
             break
     for module in model.modules():
         if isinstance(module, nn.Linear):
+            side = math.isqrt(module.in_features // channels)
+            if channels > 1 and channels * side**2 == module.in_features:
+                sizes.append((channels, side, side))
             sizes.append((module.in_features,))
             break
     for module in model.modules():

@@ -116,14 +116,18 @@ def _checked(pair: Any, size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]
     channels = size[1] if len(size) > 1 else 1
     for name, value in (("mean", mean), ("var", var)):
         if value.numel() not in (1, channels):
-            raise ValueError(f"input_stats: {name} has {value.numel()} values for an input of {channels} channels")
+            raise ValueError(
+                f"input_stats: {name} has {value.numel()} values for an input of {channels} channels "
+                f"(size {tuple(size[1:])}): if the network's input is another, pass input_size= or example="
+            )
         if not value.isfinite().all():
             raise ValueError(f"input_stats: {name} has NaN or infinite values")
     if (var < 0).any():
         raise ValueError(
             f"input_stats: var has the negative value {var.min().item()}; pass the variance, not its logarithm"
         )
-    return mean.expand(channels).clone(), var.expand(channels).clone()
+    # Of an image the channels are known: its state dict then loads whatever the statistics were given as.
+    return (mean.expand(channels).clone(), var.expand(channels).clone()) if len(size) == 4 else (mean, var)
 
 
 def _hold(model: nn.Module, steps: Iterable[Step]) -> None:

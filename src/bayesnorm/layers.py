@@ -122,6 +122,10 @@ class NormLayer(Propagating):
 
     def _randomize(self, y: Tensor, scope: Scope) -> Tensor:
         """``y A + B``, one draw per sample and channel; the first random layer of a batched call expands."""
+        if y.dim() < 2:
+            raise ValueError(
+                f"{type(self).__name__}: an output of shape {tuple(y.shape)}: pass a batch, also of one sample"
+            )
         axis = channel_axis(self, y.dim())
         draws = scope.draw(self, y.size(0))
         with torch.autocast(y.device.type, enabled=False):

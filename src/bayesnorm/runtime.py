@@ -308,6 +308,6 @@ def _recomputing() -> bool:
 
 def _unseen_by_checkpoints() -> AbstractContextManager[object]:
     """Hides what the pass saves: a checkpointed block, recomputed alone, runs a pass that its first run did not."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)

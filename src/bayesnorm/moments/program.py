@@ -42,7 +42,7 @@ class Propagating(nn.Module):
 class Node:
     """A step with its rule looked up: what the pass executes."""
 
-    fn: Callable[..., Any]
+    fn: Callable[..., Any] | None
     layer: Propagating | None
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -51,6 +51,10 @@ class Node:
     sizes: tuple[torch.Size, ...]
     single: bool
     step: Step
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the rule: it is looked up again, and may be a function that cannot be pickled."""
+        return {**vars(self), "fn": None}
 
 
 @dataclass
@@ -175,6 +179,8 @@ def _replay(node: Node, values: dict[int, Any], visit: Visit | None) -> None:
         return
     args = [_live(arg, values) for arg in node.args]
     kwargs = {key: _live(arg, values) for key, arg in node.kwargs.items()}
+    if node.fn is None:
+        node.fn = _held if node.step.held else _function(node.step)
     try:
         out = node.fn(*args, **kwargs)
     except ValueError as error:
@@ -225,12 +231,24 @@ def find_rule(step: Step) -> Rule | None:
 
 def _function(step: Step) -> Callable[..., Any]:
     """The rule of a step that touches activations; the operation itself for one on parameters alone."""
-    if not step.active or step.held or isinstance(step.func, Propagating):
+    if step.held or isinstance(step.func, Propagating):
         return step.func
+    if not step.active:
+        return partial(_on_a_copy, step.func) if _writes(step) else step.func
     rule = find_rule(step)
     if rule is None:
         raise NoRuleError(step, f"no moment rule for {_where(step)}. {_REMEDY}")
     return rule
+
+
+def _writes(step: Step) -> bool:
+    """Whether an operation on parameters changes them: the pass must not."""
+    name = getattr(step.func, "__name__", "")
+    return "out" in step.kwargs or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+
+
+def _on_a_copy(func: Callable[..., Any], first: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    return func(first.clone() if isinstance(first, Tensor) else first, *args, **kwargs)
 
 
 def _where(step: Step) -> str:

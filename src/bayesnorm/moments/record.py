@@ -56,6 +56,9 @@ class _Recorder(TorchFunctionMode):
         if self.paused:
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
+        if func is Tensor.__setitem__:
+            self.record(func, args, kwargs, args[0], [args[0]])
+            return out
         tensors = [leaf for leaf in leaves(out) if isinstance(leaf, Tensor)]
         if tensors:
             if getattr(func, "__name__", "") == "__get__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def add(input: Operand, other: Operand, *, alpha: float = 1) -> Moments:
         assert isinstance(other, Moments)
         return add(mul(other, alpha), input)
     if not isinstance(other, Moments):
-        return Moments(input.mean + _scaled(_constant(other, input), alpha), input.var)
+        return replace(input, mean=input.mean + _scaled(_constant(other, input), alpha))
     return Moments(
         input.mean + _scaled(other.mean, alpha),
         input.var + _scaled(other.var, alpha**2),
@@ -84,7 +85,7 @@ def mul(input: Operand, other: Operand) -> Moments:
     if isinstance(other, Moments):
         return Moments(*gaussian.product(input.mean, input.var, other.mean, other.var))
     factor = _constant(other, input)
-    return Moments(input.mean * factor, input.var * (factor * factor))
+    return replace(input, mean=input.mean * factor, var=input.var * (factor * factor))
 
 
 @register(torch.div, torch.divide, torch.true_divide, "div", "div_", "divide", "divide_", "true_divide", "__truediv__")

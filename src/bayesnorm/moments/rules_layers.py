@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import gaussian
 from .core import Moments, register
@@ -261,3 +261,9 @@ def pad(input: Moments, pad: Sequence[int], mode: str = "constant", value: float
         return input
     mean, var = full(mean, size, channels), full(var, size, channels)
     return Moments(F.pad(mean, amounts, value=value or 0.0), F.pad(var, amounts))
+
+
+@register(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+def batch_norm_module(input: Moments, module: nn.BatchNorm2d) -> Moments:
+    """A BatchNorm that was left as it is hands on (bias, weight^2)."""
+    return batch_norm(input, None, None, module.weight, module.bias)

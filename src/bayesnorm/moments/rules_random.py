@@ -21,9 +21,63 @@ RANDOM: frozenset[Any] = frozenset(
         torch.Tensor.bernoulli_,
         torch.Tensor.uniform_,
         torch.Tensor.normal_,
+        torch.randint,
+        torch.randint_like,
+        torch.normal,
+        torch.randperm,
+        torch.multinomial,
+        torch.Tensor.random_,
+        torch.Tensor.exponential_,
     }
 )
 """Functions whose result is a random variable even when no activation goes in."""
+
+
+class Uniform(Moments):
+    """A uniform random variable: also its floor and its comparison with a constant are known."""
+
+
+@register(torch.floor, torch.floor_, "floor", "floor_")
+def floor(input: Moments) -> Moments:
+    """``floor(U(a, a + 1)) = floor(a) + Bernoulli(a - floor(a))``: stochastic depth by ``floor(keep + rand)``."""
+    _uniform(input)
+    low = input.mean - 0.5
+    keep = low - low.floor()
+    return Moments(low, keep * (1 - keep))
+
+
+@register(torch.lt, torch.le, torch.less, "lt", "le", "less", "__lt__", "__le__")
+def below(input: Moments, other: Any) -> Moments:
+    """``U < c`` is Bernoulli."""
+    _uniform(input)
+    keep = ((other - input.mean) / (12 * input.var).sqrt() + 0.5).clamp(0, 1)
+    return Moments(keep, keep * (1 - keep))
+
+
+@register(torch.gt, torch.ge, torch.greater, "gt", "ge", "greater", "__gt__", "__ge__")
+def above(input: Moments, other: Any) -> Moments:
+    """``U > c`` is Bernoulli."""
+    low = below(input, other)
+    return Moments(1 - low.mean, low.var)
+
+
+def _uniform(input: Any) -> None:
+    if not isinstance(input, Uniform):
+        raise ValueError("rounding and comparison have a moment rule for uniform random tensors only")
+
+
+@register(torch.where, "where")
+def where(condition: Any, input: Any, other: Any) -> Moments:
+    """Mixture of the two with a random mask: mean ``p x + (1 - p) y``."""
+    if not isinstance(condition, Moments):
+        raise ValueError("where has a moment rule for a random mask only")
+    p, (mx, vx), (my, vy) = condition.mean, _pair(input), _pair(other)
+    mean = p * mx + (1 - p) * my
+    return Moments(mean, p * (vx + (mx - mean) ** 2) + (1 - p) * (vy + (my - mean) ** 2))
+
+
+def _pair(x: Any) -> tuple[Any, Any]:
+    return (x.mean, x.var) if isinstance(x, Moments) else (x, 0.0)
 
 
 @register(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout, torch.dropout_)
@@ -64,7 +118,8 @@ def _like(x: Any, mean: float, var: float, size: Any = None) -> Moments:
 @register(torch.rand, torch.rand_like)
 def rand(input: Any = None, *args: Any, **kwargs: Any) -> Moments:
     """Uniform on (0, 1)."""
-    return _like(input, 0.5, 1 / 12)
+    drawn = _like(input, 0.5, 1 / 12)
+    return Uniform(drawn.mean, drawn.var)
 
 
 @register(torch.randn, torch.randn_like)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +51,29 @@ class Here:
 
 
 @dataclass(frozen=True)
+class Address:
+    """Where to find one of torch's functions that cannot be pickled by its own name."""
+
+    module: str
+    name: str
+
+    def find(self) -> Callable[..., Any]:
+        """The function itself."""
+        function: Callable[..., Any] = getattr(importlib.import_module(self.module), self.name)
+        return function
+
+
+def address_of(func: Any) -> Any:
+    """The address of a function that torch made inside another; anything else as it is."""
+    if "<locals>" in getattr(func, "__qualname__", ""):
+        for module in (torch.nn.functional, torch):
+            for name, value in vars(module).items():
+                if value is func:
+                    return Address(module.__name__, name)
+    return func
+
+
+@dataclass(frozen=True)
 class Attribute:
     """Reading an attribute such as ``x.T``, as a function."""
 
@@ -80,6 +104,13 @@ class Step:
     candidate: tuple[core.Moments, ...] | None = None
     measured: tuple[core.Moments, ...] | None = None
     held: tuple[Ref, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "func": address_of(self.func)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        func = state["func"]
+        vars(self).update(state, func=func.find() if isinstance(func, Address) else func)
 
     @property
     def operation(self) -> str:

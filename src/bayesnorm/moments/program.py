@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,13 @@ class Node:
     def __getstate__(self) -> dict[str, Any]:
         """Without the rule: it is looked up again, and may be a function that cannot be pickled."""
         return {**vars(self), "fn": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Node:
+        """With the rule: a compiled network must not see it change."""
+        made = object.__new__(Node)
+        memo[id(self)] = made
+        vars(made).update({name: copy.deepcopy(value, memo) for name, value in vars(self).items()})
+        return made
 
 
 @dataclass

@@ -21,7 +21,7 @@ test: lint
 	$(BIN)/pytest -n 2
 
 demo: $(READY)
-	$(BIN)/python examples/digits.py
+	$(BIN)/bayesnorm demo
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py --json results/overhead.json

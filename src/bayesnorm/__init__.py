@@ -1,5 +1,7 @@
 """Batch, weight and analytic normalization with a learned posterior over the scales."""
 
+import importlib as _importlib
+
 from . import bn_noise as bn_noise
 from . import models as models
 from . import moments as moments
@@ -20,3 +22,12 @@ from .norms import Weight as Weight
 from .scales import Bayes as Bayes
 from .scales import Noise as Noise
 from .scales import Point as Point
+
+_ON_DEMAND = ("data", "evaluate", "report", "train")
+
+
+def __getattr__(name: str) -> object:
+    """Packages that need more than torch, imported when they are first used."""
+    if name in _ON_DEMAND:
+        return _importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

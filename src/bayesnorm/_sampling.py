@@ -42,6 +42,19 @@ def drawing(networks: Sequence[Runtime], generator: torch.Generator | None, **op
 
 
 @contextmanager
+def numbered(networks: Sequence[Runtime], samples: Tensor | None) -> Iterator[None]:
+    """Inside, training noise takes the number of each sample of the batch from ``samples``."""
+    before = [runtime.samples for runtime in networks]
+    try:
+        for runtime in networks:
+            runtime.samples = samples
+        yield
+    finally:
+        for runtime, old in zip(networks, before, strict=True):
+            runtime.samples = old
+
+
+@contextmanager
 def sampling(net: nn.Module, *, generator: torch.Generator | None = None) -> Iterator[None]:
     """Inside, a network in evaluation mode draws its scales, anew at each call; restored also after an exception.
 

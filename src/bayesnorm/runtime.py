@@ -122,7 +122,8 @@ class Runtime:
         expands: whether all that stands before the first random layer can be computed once for many draws.
         activations: numbers in one input, and in the activations that a forward pass holds at a time, when traced.
 
-    ``apart`` lets every layer open its own scope, for procedures that change parameters layer by layer.
+    ``apart`` lets every layer open its own scope, for procedures that change parameters layer by layer. ``samples``
+    numbers the samples of the batch where their place in it does not: the parts of a batch over several processes.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Runtime:
         self.activations = activations
         self.apart = False
         self.sampling: Sampling | None = None
+        self.samples: Tensor | None = None
         self._close()
         self.steps: dict[int, Tensor] = {}
 
@@ -150,7 +152,7 @@ class Runtime:
         self.frame: FrameType | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        closed = dict.fromkeys(("frame", "scope", "pending", "opener", "sampling"))
+        closed = dict.fromkeys(("frame", "scope", "pending", "opener", "sampling", "samples"))
         return {**vars(self), **closed, "steps": {}, "apart": False}
 
     def buffer(self, purpose: str) -> Tensor:
@@ -205,9 +207,11 @@ class Runtime:
                 self.sampling.index = self.sampling.index + 1
             return
         key, step = self.buffer("noise_key"), self.buffer("noise_step")
-        sample = torch.arange(x.size(0), device=key.device)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            sample = sample + torch.distributed.get_rank() * x.size(0)
+        sample = self.samples
+        if sample is None:
+            sample = torch.arange(x.size(0), device=key.device)
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                sample = sample + torch.distributed.get_rank() * x.size(0)
         with torch.no_grad():
             if _recomputing():
                 scope.step = self.steps.get(x.data_ptr(), step - 1)

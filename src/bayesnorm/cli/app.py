@@ -1,0 +1,91 @@
+"""All commands, and how their errors look."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from typing import Annotated
+
+import typer
+
+from ..errors import BayesnormError
+from . import data, demo, evaluate, runs, train
+from .world import distributed
+
+app = typer.Typer(
+    help="Normalization layers whose noise is learned: train, resume and evaluate networks from the command line.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("lr")(train.lr)
+app.command("eval")(evaluate.evaluate)
+app.command("data")(data.data)
+app.command("runs")(runs.runs)
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        from importlib.metadata import version
+
+        print(f"bayesnorm {version('bayesnorm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Normalization layers whose noise is learned."""
+
+
+def run(args: list[str]) -> int:
+    """Run a command and turn whatever goes wrong into one line and an exit status."""
+    debug = "--debug" in args
+    warnings.showwarning = _warn
+    # cuBLAS reads this when it starts; without it matrix products on CUDA are not deterministic.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    try:
+        with distributed():
+            return int(typer.main.get_command(app).main(args, "bayesnorm", standalone_mode=False) or 0)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: the exit must not try to flush
+        return 141
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _fail(*_explained(error))
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """One line and an exit status."""
+    usage = getattr(error, "format_message", None)
+    if usage is not None:
+        return str(usage()), int(getattr(error, "exit_code", 2))
+    if isinstance(error, BayesnormError):
+        return str(error), error.exit_code
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}", 1
+    if isinstance(error, ValueError):
+        return str(error), 1
+    what = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {what[0]} (--debug shows where)", 1
+
+
+def _fail(message: str, status: int) -> int:
+    if message:
+        print(f"bayesnorm: {' '.join(message.split()) if status != 0 else message}", file=sys.stderr)
+    return status
+
+
+def _warn(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+    print(f"bayesnorm: warning: {message}", file=sys.stderr)

@@ -1,0 +1,110 @@
+"""Options of the commands that train: one for each field of ``Recipe`` and ``Config``."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from ..train.config import Config
+from ..train.recipe import CHOICES, DEFAULTS, Recipe
+
+NAMES = {"directory": "--dir"}
+ENUMS = {
+    **{name: [c for c in choices if c] for name, choices in CHOICES.items()},
+    "optimizer": ["sgd", "adam"],
+    "precision": ["fp32", "tf32", "bf16"],
+}
+WORDS = {"lr": "auto|NUMBER", "prior": "NUMBER|log-uniform", "image_size": "HxW"}
+"""Options that are not of one type; they are read by ``_read``."""
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
+Dir = Annotated[str | None, typer.Option("--dir", help="Where the data is, if it was moved.")]
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an option for each setting; it gets those that were given as ``settings``."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.name != "settings"]
+    options = [_option(cls, field) for cls in (Recipe, Config) for field in dataclasses.fields(cls)]
+    names = {option.name for option in options}
+
+    def call(**given: Any) -> Any:
+        settings = {name: _read(name, given.pop(name)) for name in names if given[name] is not None}
+        return command(
+            settings={k: v for k, v in settings.items() if v is not None},
+            **{k: v for k, v in given.items() if k not in names},
+        )
+
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    call.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in [*options, *own]}
+    return call
+
+
+def _option(cls: type, field: Any) -> inspect.Parameter:
+    flag = NAMES.get(field.name, "--" + field.name.replace("_", "-"))
+    kind = _kind(field)
+    if kind is bool:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    panel = "What is trained on what" if cls is Recipe else "How it is trained"
+    option = typer.Option(
+        flag,
+        help=_help(cls, field.name) + _default(field),
+        show_default=False,
+        rich_help_panel=panel,
+        metavar=WORDS.get(field.name),
+    )
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _kind(field: Any) -> Any:
+    if field.name in ENUMS:
+        values = {re.sub(r"\W", "_", str(value)): value for value in ENUMS[field.name]}
+        return enum.StrEnum(field.name, values)
+    if field.name in WORDS or "str" in str(field.type):
+        return str
+    return next(kind for name, kind in (("bool", bool), ("int", int), ("float", float)) if name in str(field.type))
+
+
+def _help(cls: type, name: str) -> str:
+    """From the docstring, where each setting is explained once."""
+    text = re.search(rf"^ +{name}: (.*?)(?=^ +\w+: |^\s*$|\Z)", inspect.cleandoc(cls.__doc__ or "") + "\n", re.M | re.S)
+    assert text is not None, f"{cls.__name__}.{name} is not explained"
+    words = " ".join(text.group(1).replace("``", "").replace('"', "").split())
+    return words[0].upper() + words[1:]
+
+
+def _default(field: Any) -> str:
+    by_data = {data: values[field.name] for data, values in DEFAULTS.items() if field.name in values}
+    shown = [f"{data}: {value}" for data, value in by_data.items()]
+    if field.default is not None and len(by_data) < len(DEFAULTS):
+        default = field.default
+        default = {True: "yes", False: "no"}[default] if isinstance(default, bool) else default
+        shown.append(f"{'others: ' if by_data else ''}{default}")
+    return rf" \[default: {', '.join(shown)}]" if shown else ""
+
+
+def _read(name: str, value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if name == "image_size":
+        found = re.fullmatch(r"(\d+)x(\d+)", value)
+        if not found:
+            raise ValueError(f"--image-size {value}: give height and width as in 32x32")
+        return tuple(int(number) for number in found.groups())
+    if name in ("lr", "prior"):
+        word = {"lr": "auto", "prior": "log-uniform"}[name]
+        try:
+            return word if value == word else float(value)
+        except ValueError:
+            raise ValueError(f"--{name} {value}: give a number or {word}") from None
+    return value

@@ -1,0 +1,84 @@
+"""What a person sees while a network trains: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from ..train.events import Callback, EpochEnded, Event, Record, Started, Stepped, Tried
+from .world import is_first
+
+
+@contextmanager
+def shown(console: Console, title: str = "") -> Iterator[Callback]:
+    """A callback that shows progress; only the first of several processes does."""
+    if not is_first():
+        yield lambda event: None
+    elif console.is_terminal:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bar:
+            yield _Live(bar, title)
+    else:
+        yield _Lines(console, title)
+
+
+class _Live:
+    """One line that changes: epoch, loss, validation, steps per second, time left."""
+
+    def __init__(self, bar: Progress, title: str) -> None:
+        self.bar, self.title = bar, title
+        self.task = bar.add_task(title, total=None, rate="")
+        self.start = Started.__new__(Started)
+        self.begin, self.validation = time.monotonic(), ""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Tried):
+            text = f"{self.title} learning rate {event.lr:.2g}: loss {event.loss:.4f}"
+            self.bar.update(self.task, description=text, total=event.trials, completed=event.trial)
+        elif isinstance(event, Started):
+            self.start, self.begin = event, time.monotonic()
+            self.bar.reset(self.task, total=event.epochs * event.steps_per_epoch, completed=event.step)
+        elif isinstance(event, Stepped):
+            epoch = min((event.step - 1) // self.start.steps_per_epoch + 1, self.start.epochs)
+            rate = (event.step - self.start.step) / max(1e-9, time.monotonic() - self.begin)
+            text = f"{self.title} epoch {epoch}/{self.start.epochs} loss {event.loss:.4f}{self.validation}"
+            self.bar.update(self.task, description=text, completed=event.step, rate=f"{rate:.0f} steps/s")
+        elif isinstance(event, EpochEnded):
+            self.validation = f" | {_validation(event.record)}"
+
+
+class _Lines:
+    """A line per trial and per epoch; of many epochs about 50."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self.console, self.title = console, f"{title}: " if title else ""
+        self.every = self.epochs = 1
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Tried):
+            line = f"learning rate {event.lr:.3g} ({event.trial}/{event.trials}): loss {event.loss:.4f}"
+        elif isinstance(event, Started):
+            self.every, self.epochs = max(1, event.epochs // 50), event.epochs
+            line = f"{event.epochs} epochs of {event.steps_per_epoch} steps, learning rate {event.lr:.3g}"
+            line += f", from step {event.step}" if event.step else ""
+        elif isinstance(event, EpochEnded) and event.record["epoch"] % self.every in (0, self.epochs % self.every):
+            record = event.record
+            line = f"epoch {record['epoch']}/{self.epochs} loss {record['train_loss']:.4f} | {_validation(record)}"
+        else:
+            return
+        self.console.print(self.title + line, highlight=False, soft_wrap=True)
+
+
+def _validation(record: Record) -> str:
+    nll = record["val_nll"]
+    return f"validation {100 * record['val_accuracy']:.2f} %, NLL {'inf' if nll is None else f'{nll:.4f}'}"

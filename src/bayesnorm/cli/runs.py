@@ -1,0 +1,77 @@
+"""``bayesnorm runs``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import RunError
+from ..train.methods import method_name
+from ..train.run_folder import RunFolder
+from .options import Debug
+from .tables import console, new_table
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    debug: Debug = False,
+) -> None:
+    """Table of the runs in a folder: method, epochs, accuracy, NLL, state.
+
+    Accuracy and NLL (single pass, and with the most draws) are those of the test set where the run was evaluated, else
+    (val) of the validation set.
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder; `bayesnorm train` makes runs/, or name another")
+    found = sorted(path.parent for path in folder.rglob("config.json"))
+    table = new_table()
+    for name in ("run", "data", "method"):
+        table.add_column(name, overflow="fold")
+    for name in ("epochs", "accuracy", "NLL", "NLL MC"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", min_width=9)
+    for path in found:
+        table.add_row(*row(path, folder))
+    if not found:
+        raise RunError(f"{folder} holds no run; `bayesnorm train --out {folder}/NAME` makes one")
+    console().print(table)
+
+
+def row(path: Path, base: Path) -> list[str]:
+    """One run in words."""
+    name = str(path.relative_to(base)) if path != base else path.name
+    folder = RunFolder(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            about, result = folder.about(), folder.result()
+            loaded = folder.peek()
+        except RunError as error:
+            return [name, "", "", "", "", "", "", f"damaged: {error}"]
+        test = folder.read("evaluation-test.json")
+    recipe, config = about["recipe"], about["config"]
+    method = method_name(recipe["norm"], recipe["scale"], config["project"]) if recipe else "own network"
+    history = loaded[1] if loaded else []
+    state = result["state"] if result else "running" if folder.is_held() else "resumable"
+    return [name, about["data"]["name"], method, f"{len(history)}/{config['epochs']}", *_scores(history, test), state]
+
+
+def _scores(history: list[dict[str, Any]], test: dict[str, Any] | None) -> list[str]:
+    if test is not None:
+        ways = test["metrics"]
+        most = max((way for way in ways if way != "single"), key=lambda way: int(way[2:]), default=None)
+        return [
+            f"{100 * ways['single']['accuracy']:.2f} %",
+            _number(ways["single"]["nll"]),
+            _number(ways[most]["nll"]) if most else "-",
+        ]
+    if history:
+        return [f"(val) {100 * history[-1]['val_accuracy']:.2f} %", f"(val) {_number(history[-1]['val_nll'])}", "-"]
+    return ["-", "-", "-"]
+
+
+def _number(value: float | None) -> str:
+    return "inf" if value is None else f"{value:.4f}"

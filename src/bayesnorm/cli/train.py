@@ -1,0 +1,122 @@
+"""``bayesnorm train`` and ``bayesnorm lr``."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..report import curves
+from ..train import Config, Recipe, find_lr, fit
+from ..train._load import recipe_of
+from ..train.events import Callback
+from ..train.methods import method_name
+from ..train.recipe import resolve
+from ..train.run_folder import RunFolder
+from .evaluate import evaluated, show
+from .options import Debug, Device, with_settings
+from .progress import shown
+from .tables import console
+from .world import choose_device, is_first
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help=r"Folder of the run. \[default: runs/DATA-METHOD-seedN]", show_default=False),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with the run in --out; start if there is none, do nothing if it is finished. May always be passed.",
+    ),
+]
+
+
+@with_settings
+def train(
+    *,
+    settings: dict[str, Any],
+    out: Out = None,
+    resume: Resume = False,
+    samples: Annotated[int, typer.Option(help="Draws of the evaluation at the end; 0: a single pass.", min=0)] = 30,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")] = False,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Train a network and evaluate it on the test set.
+
+    The folder of the run holds all that is needed to go on after any interruption (--resume) and to evaluate later.
+    Several devices: torchrun --nproc-per-node=N -m bayesnorm train ...
+    """
+    recipe, config, path = asked(settings, out, resume)
+    screen, place = console(), choose_device(device)
+    data = recipe.load().to(place)
+    net = recipe.build(data, config.seed, place)
+    with ExitStack() as stack:
+        callbacks: list[Callback] = [stack.enter_context(shown(screen))]
+        if tensorboard and is_first():
+            callbacks.append(stack.enter_context(_tensorboard(path)))
+        run = fit(net, data, config, out=path, resume=resume, callbacks=callbacks, recipe=recipe.as_dict())
+    if is_first():
+        folder, step = RunFolder(path), run.result["steps"]
+        show(screen, folder, evaluated(run.net, data, folder, "test", samples, config.seed, step), "test", step)
+        if run.search is not None:
+            _draw_search(folder, [dataclasses.asdict(trial) for trial in run.search.trials], run.lr)
+
+
+@with_settings
+def lr(
+    *,
+    settings: dict[str, Any],
+    out: Out = None,
+    resume: Resume = False,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Search the learning rate alone, and draw its curve.
+
+    Minimizes the training loss after --lr-epochs epochs over --lr-trials trials between --lr-low and --lr-high. The
+    folder is that of a run: `bayesnorm train --out ... --resume` goes on with what was found.
+    """
+    recipe, config, path = asked({**settings, "lr": "auto"}, out, resume)
+    screen, place = console(), choose_device(device)
+    data = recipe.load().to(place)
+    net = recipe.build(data, config.seed, place)
+    with shown(screen) as progress:
+        found = find_lr(net, data, config, out=path, resume=resume, callbacks=[progress], recipe=recipe.as_dict())
+    if is_first():
+        files = _draw_search(RunFolder(path), [dataclasses.asdict(trial) for trial in found.trials], found.best)
+        screen.print(f"learning rate {found.best:.4g}; the curve is in {files[0]}", highlight=False, soft_wrap=True)
+
+
+def _draw_search(folder: RunFolder, trials: list[dict[str, Any]], best: float) -> list[Path]:
+    figures = folder.path / "figures"
+    figures.mkdir(exist_ok=True)
+    return curves.save(curves.lr_curve(trials, best), figures / "lr_search")
+
+
+def _tensorboard(path: Path) -> Any:
+    from ..train.tensorboard import tensorboard
+
+    return tensorboard(path / "tensorboard")
+
+
+def asked(settings: dict[str, Any], out: Path | None, resume: bool) -> tuple[Recipe, Config, Path]:
+    """What to train, how and where; what a resumed run was begun with need not be repeated."""
+    if out is not None and resume and RunFolder(out).exists():
+        about = RunFolder(out).about()
+        before = {**recipe_of(about, out).as_dict(), **about["config"]}
+        recipe, config = resolve({**before, **settings})
+    else:
+        recipe, config = resolve(settings)
+    made = Recipe(**recipe), Config.from_dict(config)
+    return *made, out or Path("runs") / default_name(*made)
+
+
+def default_name(recipe: Recipe, config: Config) -> str:
+    """Name of a run that got none."""
+    method = method_name(recipe.norm, recipe.scale, config.project)
+    return f"{recipe.data}-{method}-seed{config.seed}"

@@ -1,0 +1,48 @@
+"""Several processes, started by torchrun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+
+@contextmanager
+def distributed() -> Iterator[None]:
+    """Join the other processes, if torchrun has started any."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def is_first() -> bool:
+    """Whether this process prints."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is CUDA where there is one; with several processes each has its own."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"--device {name}: choose auto, cpu, cuda or cuda:0, cuda:1, ...") from error
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"--device {name}: no CUDA device is available; choose cpu")
+        if device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            raise ValueError(f"--device {name}: there are {torch.cuda.device_count()}, counted from 0")
+    return device

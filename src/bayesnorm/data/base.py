@@ -1,0 +1,192 @@
+"""A data set as tensors on one device: training, validation and test images with their targets."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from . import stream
+from .augment import NOTHING, Augment
+from .stream import Purpose
+
+CHUNK = 256
+"""Images that are worked on at a time where a whole split passes through."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and what they show.
+
+    Arguments:
+        images: ``(N, C, H, W)``, uint8 or floating point.
+        targets: int64, one class per image ``(N,)`` or per pixel ``(N, H, W)``, where ``IGNORE`` does not count.
+    """
+
+    images: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: Tensor | slice) -> Split:
+        return Split(self.images[index], self.targets[index])
+
+    def to(self, device: torch.device | str) -> Split:
+        """The same on another device."""
+        return Split(self.images.to(device), self.targets.to(device))
+
+
+IGNORE = -100
+"""Target of a pixel that is not annotated."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, split, with the standardization and augmentation that belong to it.
+
+    Arguments:
+        name: for messages and tables.
+        train: the training samples.
+        val: validation samples, for choices; never trained on.
+        test: test samples, looked at once, never augmented.
+        classes: name of each class.
+        mean: of the training images per channel ``(C,)``, in the units of ``images``.
+        std: likewise.
+        augment: of training images.
+        augment_val: whether validation images are augmented too, as in the paper.
+    """
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    classes: tuple[str, ...]
+    mean: Tensor
+    std: Tensor
+    augment: Augment = NOTHING
+    augment_val: bool = False
+
+    @property
+    def per_pixel(self) -> bool:
+        """Whether every pixel has a class of its own (segmentation)."""
+        return self.train.targets.dim() > 1
+
+    @property
+    def image_size(self) -> tuple[int, ...]:
+        """``(C, H, W)`` of one image."""
+        return tuple(self.train.images.shape[1:])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.train.images.device
+
+    def to(self, device: torch.device | str) -> Data:
+        """The same on another device."""
+        return replace(
+            self,
+            train=self.train.to(device),
+            val=self.val.to(device),
+            test=self.test.to(device),
+            mean=self.mean.to(device),
+            std=self.std.to(device),
+        )
+
+    def part(self, name: str) -> Split:
+        """The split of that name: ``"train"``, ``"val"`` or ``"test"``."""
+        if name not in ("train", "val", "test"):
+            raise DataError(f"split {name!r}: choose train, val or test")
+        split: Split = getattr(self, name)
+        return split
+
+    def standardized(self, images: Tensor) -> Tensor:
+        """``(images - mean) / std`` as float32: what the network sees."""
+        shape = (1, -1, 1, 1)
+        return (images.float() - self.mean.view(shape)) / self.std.view(shape)
+
+    def digest(self) -> str:
+        """SHA-256 of all images and targets, in their splits: equal digests mean equal data."""
+        found = hashlib.sha256()
+        for split in (self.train, self.val, self.test):
+            for tensor in (split.images, split.targets):
+                found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+                found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
+
+
+def make_data(
+    name: str,
+    train: Split,
+    val: Split,
+    test: Split,
+    classes: tuple[str, ...],
+    augment: Augment = NOTHING,
+    augment_val: bool = False,
+) -> Data:
+    """Check the splits against each other and standardize by the training images.
+
+    Usable with tensors of your own: images ``(N, C, H, W)``, targets ``(N,)`` or ``(N, H, W)``.
+
+    >>> x, y = torch.rand(12, 1, 4, 4), torch.arange(12) % 3
+    >>> data = make_data("mine", Split(x[:8], y[:8]), Split(x[8:10], y[8:10]), Split(x[10:], y[10:]), ("a", "b", "c"))
+    >>> data.image_size, len(data.train)
+    ((1, 4, 4), 8)
+    """
+    for part, split in (("train", train), ("val", val), ("test", test)):
+        _check(f"{name}, {part}", split, len(classes), tuple(train.images.shape[1:]))
+        if split.targets.dim() != train.targets.dim():
+            raise DataError(f"{name}, {part}: one split has a class per image, another a class per pixel")
+    mean, var = _moments(train.images)
+    if not bool((var > 0).all()):
+        raise DataError(f"{name}: a channel of the training images is constant, so that it cannot be standardized")
+    return Data(name, train, val, test, classes, mean, var.sqrt(), augment, augment_val)
+
+
+def _check(where: str, split: Split, classes: int, size: tuple[int, ...]) -> None:
+    images, targets = split.images, split.targets
+    if images.dim() != 4 or len(images) == 0:
+        raise DataError(f"{where}: images of shape {tuple(images.shape)}; (N, C, H, W) with N > 0 is needed")
+    if tuple(images.shape[1:]) != size:
+        raise DataError(f"{where}: images of size {tuple(images.shape[1:])}, but those of the training set have {size}")
+    if not (images.dtype == torch.uint8 or (images.is_floating_point() and bool(images.isfinite().all()))):
+        raise DataError(f"{where}: images must be uint8, or floating point without NaN and inf; got {images.dtype}")
+    if targets.dtype != torch.int64 or targets.shape not in (images.shape[:1], images.shape[:1] + images.shape[2:]):
+        raise DataError(
+            f"{where}: targets must be int64 of shape (N,) or (N, H, W), got {targets.dtype} {tuple(targets.shape)} "
+            f"for images {tuple(images.shape)}"
+        )
+    counted = targets[targets != IGNORE]
+    if counted.numel() == 0:
+        raise DataError(f"{where}: no target counts")
+    low, high = int(counted.min()), int(counted.max())
+    if low < 0 or high >= classes:
+        raise DataError(
+            f"{where}: a label {low if low < 0 else high}; labels of {classes} classes are 0 to {classes - 1}"
+        )
+
+
+def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance per channel, a chunk at a time in float64."""
+    shape, count = (1, -1, 1, 1), images.numel() / images.size(1)
+    zero = images.new_zeros(images.size(1), dtype=torch.float64)
+    mean = sum((part.sum((0, 2, 3), dtype=torch.float64) for part in images.split(CHUNK)), zero) / count
+    square = sum(((p.double() - mean.view(shape)).square_().sum((0, 2, 3)) for p in images.split(CHUNK)), zero)
+    return mean.float(), (square / count).float()
+
+
+def divide(split: Split, first: float, seed: int, purpose: Purpose = Purpose.SPLIT) -> tuple[Split, Split]:
+    """Random division into ``first`` (a fraction) and the rest, by seed; each keeps the order of the whole.
+
+    >>> samples = Split(torch.zeros(10, 1, 2, 2), torch.arange(10))
+    >>> [len(part) for part in divide(samples, 0.9, seed=0)]
+    [9, 1]
+    """
+    count = round(first * len(split))
+    if not 0 < count < len(split):
+        raise DataError(f"{len(split)} samples cannot be divided {first:.0%} to {1 - first:.0%}: more are needed")
+    order = stream.permutation(seed, purpose, 0, len(split))
+    return split[order[:count].sort().values], split[order[count:].sort().values]

@@ -1,0 +1,160 @@
+"""Microscopy of the Cell Tracking Challenge: every pixel is cell or background."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from .augment import Augment
+from .base import Data, Split, divide, make_data
+from .image import read, to_tensor
+
+CLASSES = ("background", "cell")
+MASK_FOLDERS = {"expert": ("GT",), "auto": ("ST",), "expert+auto": ("GT", "ST")}
+"""Suffix of the folders of masks; the first one that has a mask of the frame wins."""
+
+MOSTLY_UNANNOTATED = (("01", 67),)
+"""Expert masks of DIC-C2DH-HeLa, as (sequence, frame), in which most cells are missing."""
+
+
+def cells(
+    directory: str | Path,
+    split_seed: int = 0,
+    masks: Literal["expert", "expert+auto", "auto"] = "expert",
+    split: Literal["random", "01-02"] = "random",
+    exclude: Collection[tuple[str, int]] = MOSTLY_UNANNOTATED,
+) -> Data:
+    """Annotated frames ``D/01/t002.tif`` with their masks ``D/01_GT/SEG/man_seg002.tif``; other frames are left out.
+
+    70/30 into training and validation by seed. There is no test set, in the paper neither: ``test`` is ``val``, and
+    what is chosen by the validation samples is not to be reported as a test result. Mirrored both ways and smoothly
+    deformed in training.
+
+    Arguments:
+        directory: the folder ``D`` of a data set, with its sequences ``01``, ``02``, ...
+        split_seed: decides which frames are for validation.
+        masks: ``"expert"`` (``01_GT``), ``"auto"`` (``01_ST``), or ``"expert+auto"``: an automatic mask where there is
+            none by an expert.
+        split: ``"random"``, or ``"01-02"``: train on sequence 01, validate and test on 02.
+        exclude: expert masks that are not used, as (sequence, frame); with ``"expert+auto"`` the automatic ones take
+            their place. Pass ``()`` for data sets other than DIC-C2DH-HeLa.
+    """
+    if masks not in MASK_FOLDERS:
+        raise DataError(f"masks {masks!r}: choose {', '.join(MASK_FOLDERS)}")
+    if split not in ("random", "01-02"):
+        raise DataError(f"split {split!r}: choose random or 01-02")
+    root = Path(directory)
+    frames = [frame for sequence in _sequences(root) for frame in _frames(root, sequence, MASK_FOLDERS[masks], exclude)]
+    if split == "random":
+        train, val = _random(root, frames, split_seed)
+    else:
+        train, val = (_read(_of(root, frames, sequence)) for sequence in ("01", "02"))
+    augment = Augment(hflip=True, vflip=True, deform=8.0, spacing=64)
+    return make_data("cells", train, val, val, CLASSES, augment)
+
+
+class _Frame(NamedTuple):
+    sequence: str
+    image: Path
+    mask: Path
+
+
+def _sequences(root: Path) -> list[str]:
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder; give the folder of a data set of the Cell Tracking Challenge")
+    found = sorted(path.name for path in root.iterdir() if path.is_dir() and re.fullmatch(r"\d\d", path.name))
+    if not found:
+        raise DataError(f"{root}: no sequence folders 01, 02; give the folder that holds them, such as DIC-C2DH-HeLa")
+    return found
+
+
+def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
+    """TIFF files of a folder by their number."""
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.suffix.lower() not in (".tif", ".tiff") or path.name.startswith("."):
+            continue
+        number = re.fullmatch(prefix + r"(\d+)", path.stem)
+        if number is None:
+            raise DataError(f"{path}: expected a name like {prefix}002.tif; rename or remove it")
+        if int(number[1]) in found:
+            raise DataError(f"{path}: {found[int(number[1])].name} is there too; remove one of them")
+        found[int(number[1])] = path
+    return found
+
+
+def _frames(root: Path, sequence: str, suffixes: tuple[str, ...], exclude: Collection[tuple[str, int]]) -> list[_Frame]:
+    """Frames of a sequence that have a mask, in order."""
+    images = _numbered(root / sequence, "t")
+    if not images:
+        raise DataError(f"{root / sequence}: no frames like t002.tif in this sequence")
+    chosen: dict[int, Path] = {}
+    folders = [root / f"{sequence}_{suffix}" / "SEG" for suffix in suffixes]
+    if not any(folder.is_dir() for folder in folders):
+        raise DataError(f"{folders[0]}: no such folder of masks; add it, or choose another kind of masks")
+    for suffix, folder in zip(suffixes, folders, strict=True):
+        for number, mask in (_numbered(folder, "man_seg") if folder.is_dir() else {}).items():
+            if number not in images:
+                raise DataError(f"{mask}: a mask without its frame {root / sequence / f't{number:03d}.tif'}")
+            if suffix != "GT" or (sequence, number) not in exclude:
+                chosen.setdefault(number, mask)
+    if not chosen:
+        raise DataError(f"{folders[0]}: no masks like man_seg002.tif for the frames of {root / sequence}")
+    return [_Frame(sequence, images[number], chosen[number]) for number in sorted(chosen)]
+
+
+def _random(root: Path, frames: list[_Frame], seed: int) -> tuple[Split, Split]:
+    if len(frames) < 2:
+        raise DataError(f"{root}: {len(frames)} annotated frame; at least 2 are needed for training and validation")
+    return divide(_read(frames), 0.7, seed)
+
+
+def _of(root: Path, frames: list[_Frame], sequence: str) -> list[_Frame]:
+    found = [frame for frame in frames if frame.sequence == sequence]
+    if not found:
+        raise DataError(f"{root / sequence}: no such sequence; choose the random split")
+    return found
+
+
+def _read(frames: list[_Frame]) -> Split:
+    images = [_image(frame.image) for frame in frames]
+    for frame, image in zip(frames, images, strict=True):
+        _check_size(frame.image, image, images[0], frames[0].image)
+    targets = []
+    for frame, image in zip(frames, images, strict=True):
+        mask = _mask(frame.mask)
+        _check_size(frame.mask, mask, image, frame.image)
+        targets.append(mask)
+    return Split(torch.stack(images), torch.stack(targets))
+
+
+def _image(path: Path) -> Tensor:
+    """uint8 ``(1, H, W)``."""
+    image = read(path, ("TIFF",))
+    if image.mode != "L":
+        raise DataError(f"{path}: 8-bit greyscale is needed, this is of mode {image.mode}; convert it")
+    return to_tensor(image)
+
+
+def _mask(path: Path) -> Tensor:
+    """int64 ``(H, W)``: 1 where there is a cell, whichever."""
+    image = read(path, ("TIFF",))
+    if image.mode not in ("1", "L") and not image.mode.startswith("I"):
+        raise DataError(f"{path}: a mask holds the number of a cell at each pixel, this is of mode {image.mode}")
+    numbers = torch.frombuffer(bytearray(image.convert("I").tobytes()), dtype=torch.int32)
+    return (numbers.view(image.height, image.width) > 0).long()
+
+
+def _check_size(path: Path, pixels: Tensor, reference: Tensor, of: Path) -> None:
+    (height, width), (expected_height, expected_width) = pixels.shape[-2:], reference.shape[-2:]
+    if (height, width) != (expected_height, expected_width):
+        raise DataError(
+            f"{path}: {height} x {width} (height x width), but {of} has {expected_height} x {expected_width}; "
+            "all frames and masks need one size"
+        )

@@ -1,0 +1,67 @@
+"""Whole splits, a few images at a time, as evaluation and statistics need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from . import stream
+from .base import Data
+from .batches import augmented
+from .stream import Purpose
+
+PIXELS = 1 << 19
+"""Pixels that are worked on at a time."""
+
+
+def images_of(
+    data: Data, part: str, seed: int = 0, limit: int | None = None, rank: int = 0, world: int = 1
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Standardized images and targets of a split, in order; validation images are augmented where the data says so.
+
+    Arguments:
+        data: the data set.
+        part: ``"train"``, ``"val"`` or ``"test"``.
+        seed: of the augmentation, which is the same at every pass.
+        limit: at most so many samples, from the first.
+        rank: with several processes, each gets its own contiguous part.
+        world: number of processes.
+    """
+    split = data.part(part)
+    count = len(split) if limit is None else min(limit, len(split))
+    size = _chunk(data)
+    last = count * (rank + 1) // world
+    for first in range(count * rank // world, last, size):
+        piece = split[first : min(first + size, last)]
+        if part == "val" and data.augment_val:
+            samples = torch.arange(first, first + len(piece), device=data.device)
+            yield augmented(data, piece, stream.rows(seed, Purpose.AUGMENT_VALIDATION, 0, samples))
+        else:
+            yield data.standardized(piece.images), piece.targets
+
+
+def training_images(data: Data, seed: int = 0, limit: int | None = None) -> Iterator[Tensor]:
+    """Training images as the network will see them, augmented once."""
+    count = len(data.train) if limit is None else min(limit, len(data.train))
+    order = stream.permutation(seed, Purpose.INITIALIZATION, 0, len(data.train), data.device)[:count]
+    for chosen in order.split(_chunk(data)):
+        yield augmented(data, data.train[chosen], stream.rows(seed, Purpose.INPUT_STATISTICS, 0, chosen))[0]
+
+
+def input_statistics(data: Data, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Mean and variance per channel of the augmented, standardized training images, for ``convert(input_stats=)``."""
+    total = square = 0.0 * data.mean.double()
+    count = 0
+    for images in training_images(data, seed):
+        wide = images.double()
+        total, square = total + wide.sum((0, 2, 3)), square + wide.square().sum((0, 2, 3))
+        count += wide.numel() // wide.size(1)
+    mean = total / count
+    return mean.float(), (square / count - mean.square()).clamp(min=0).float()
+
+
+def _chunk(data: Data) -> int:
+    height, width = data.image_size[1:]
+    return max(1, PIXELS // (height * width))

@@ -1,0 +1,36 @@
+"""Errors that end a run; each says what is wrong, where, and what to do, and has its own exit code."""
+
+from __future__ import annotations
+
+
+class BayesnormError(ValueError):
+    """Something the user can put right. The command line prints its message and exits with ``exit_code``."""
+
+    exit_code = 1
+
+
+class DataError(BayesnormError):
+    """Data that is missing, damaged or not what it should be."""
+
+
+class RunError(BayesnormError):
+    """A run folder that cannot be used as asked."""
+
+
+class DivergedError(BayesnormError):
+    """A loss or a gradient is not finite; the step was not taken."""
+
+    exit_code = 3
+
+
+class StoppedError(BayesnormError):
+    """Stopped by a signal after a finished step; the run can be resumed.
+
+    Arguments:
+        signal: number of the signal; the exit code is 128 + that, as a shell reports it.
+    """
+
+    def __init__(self, message: str, signal: int) -> None:
+        super().__init__(message)
+        self.signal = signal
+        self.exit_code = 128 + signal

@@ -1,0 +1,384 @@
+"""Train a network: what the command line calls, and a notebook can."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.base import Data
+from ..errors import DivergedError, RunError, StoppedError
+from .checkpoint import Checkpoint
+from .config import Config
+from .environment import changed, environment
+from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped, Tried
+from .lr_search import LrSearch, Trial, search
+from .numerics import numerics
+from .run_folder import RunFolder, difference
+from .signals import Stop, caught
+from .trainer import Trainer, finite
+from .world import World
+
+
+@dataclass
+class Run:
+    """A trained network and how it came about.
+
+    Arguments:
+        net: the network, in evaluation mode.
+        config: how it was trained.
+        lr: the learning rate, given or found.
+        history: a record per epoch.
+        result: how the run ended; ``digest`` is that of every tensor of the final state.
+        search: trials of the learning-rate search, if there was one.
+        path: its folder, if it was saved.
+    """
+
+    net: nn.Module
+    config: Config
+    lr: float
+    history: list[Record]
+    result: dict[str, Any]
+    search: LrSearch | None = None
+    path: Path | None = None
+
+
+def fit(
+    net: nn.Module,
+    data: Data,
+    config: Config | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    recipe: dict[str, Any] | None = None,
+) -> Run:
+    """Train ``net`` in place.
+
+    Arguments:
+        net: any network that returns logits or log-probabilities with the classes on axis 1, on its device.
+        data: what it learns; moved to the device of the network.
+        config: how; the paper's recipe by default, with the learning rate found by search.
+        out: folder of the run. None: nothing is written, and the run cannot be resumed.
+        resume: go on with a run that was begun in ``out``; start if there is none, return it if it is finished.
+        callbacks: called with the events of ``train.events``.
+        recipe: how network and data were made, stored with the run.
+
+    Raises:
+        DivergedError: the loss or the gradient is not finite; the step was not taken.
+        StoppedError: SIGTERM or Ctrl-C came; the step was finished and the state saved.
+        RunError: ``out`` cannot be used.
+
+    >>> import bayesnorm, bayesnorm.data
+    >>> net = bayesnorm.models.all_cnn("weight", "bayes", "same", width=1 / 16, in_channels=1)
+    >>> run = fit(net, bayesnorm.data.digits(), Config(epochs=1, batch=256, lr=0.01))
+    >>> [record["epoch"] for record in run.history]
+    [1]
+    """
+    with _session(net, data, config or Config(), out, callbacks, recipe) as session:
+        return session.run(resume)
+
+
+def find_lr(
+    net: nn.Module,
+    data: Data,
+    config: Config | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    recipe: dict[str, Any] | None = None,
+) -> LrSearch:
+    """The search that :func:`fit` makes for ``lr="auto"``, alone; ``fit`` with ``resume`` goes on with its result.
+
+    The arguments are those of :func:`fit`; the network is not changed.
+    """
+    with _session(net, data, replace(config or Config(), lr="auto"), out, callbacks, recipe) as session:
+        return session.find_lr(resume)
+
+
+@contextmanager
+def _session(
+    net: nn.Module,
+    data: Data,
+    config: Config,
+    out: str | Path | None,
+    callbacks: Sequence[Callback],
+    recipe: dict[str, Any] | None,
+) -> Iterator[_Session]:
+    """Everything in place that a run needs, and put back afterwards: numerics, signals, the lock of the folder."""
+    device = next(net.parameters()).device
+    world = World.current(device)
+    with ExitStack() as stack:
+        stack.enter_context(numerics(config, device))
+        stop = stack.enter_context(caught())
+        folder = None if out is None else RunFolder(out)
+        if folder is not None and world.writes:
+            stack.enter_context(folder.held())
+        yield _Session(net, data.to(device), config, world, stop, callbacks, recipe or {}, folder)
+
+
+@dataclass
+class _Session:
+    """One call of :func:`fit`."""
+
+    net: nn.Module
+    data: Data
+    config: Config
+    world: World
+    stop: Stop
+    callbacks: Sequence[Callback]
+    recipe: dict[str, Any]
+    folder: RunFolder | None = None
+    history: list[Record] = field(default_factory=list)
+    search: LrSearch | None = None
+    saved_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def disk(self) -> RunFolder | None:
+        """The folder, in the process that writes it."""
+        return self.folder if self.world.writes else None
+
+    def find_lr(self, resume: bool) -> LrSearch:
+        """The search alone."""
+        self._learning_rate(self._enter(self.disk, resume) if self.disk else None)
+        assert self.search is not None
+        return self.search
+
+    def run(self, resume: bool) -> Run:
+        """Start or go on, to the end."""
+        stored = self._enter(self.disk, resume) if self.disk else None
+        lr = self._learning_rate(stored)
+        trainer = Trainer(self.net, self.data, self.config, lr, self.world)
+        self._restore(trainer, stored)
+        result = self.disk.result() if self.disk else None
+        if not self.world.agree(int(result is not None)):
+            self._train(trainer)
+            result = self._finish(trainer)
+        self.net.eval()
+        path = None if self.folder is None else self.folder.path
+        return Run(self.net, self.config, lr, self.history, result or {}, self.search, path)
+
+    def _enter(self, folder: RunFolder, resume: bool) -> Checkpoint | None:
+        """Begin a run in the folder, or make sure that it is this one and take up its last state."""
+        about = {
+            "config": self.config.as_dict(),
+            "recipe": self.recipe,
+            "data": {"name": self.data.name, "digest": self.data.digest()},
+            "network": signature(self.net),
+        }
+        now = environment(self.world.device, self.world.size)
+        if folder.exists():
+            if not resume:
+                raise RunError(f"{folder.path} holds a run already: pass --resume to go on with it, or another --out")
+            folder.repair()
+            self._compare(folder, about, now)
+        else:
+            folder.begin({**about, "environment": now})
+        found = folder.load()
+        if found is None and folder.result() is not None:
+            raise RunError(
+                f"{folder.path} is finished, but its checkpoints are gone: restore them, or delete the folder"
+            )
+        folder.note("start", step=found[0].step if found else 0, pid=os.getpid())
+        if found is None:
+            return None
+        self.history = found[1]
+        return found[0]
+
+    def _compare(self, folder: RunFolder, about: dict[str, Any], now: dict[str, Any]) -> None:
+        stored = folder.about()
+        found = difference({key: stored[key] for key in about}, about)
+        if found is not None:
+            raise RunError(f"{folder.path} is another run: {found}; repeat its options, or choose another --out")
+        result = folder.result()
+        if result is not None and result["state"] == "diverged":
+            raise DivergedError(f"{folder.path}: {result['message']}; then choose another --out")
+        moved = changed(stored["environment"], now)
+        if moved is not None:
+            warnings.warn(f"{moved}: the resumed run may differ in the last digits", stacklevel=2)
+
+    def _learning_rate(self, stored: Checkpoint | None) -> float:
+        """As given, or as found: now, or before the run was interrupted."""
+        if self.config.lr != "auto":
+            return float(self.config.lr)
+        self.search = None if stored is None else _search_of(stored.counters["trials"])
+        best = torch.tensor([math.nan if self.search is None else self.search.best], dtype=torch.float64)
+        self.world.share([best])
+        if not best.isnan():
+            return float(best)
+        document = self.disk.read("lr_search.json") if self.disk else None
+        known = self._shared(_trials(document["trials"]) if document else ())
+
+        def tried(found: LrSearch) -> None:
+            trial = found.trials[-1]
+            if self.disk is not None and len(found.trials) > len(known):
+                self.disk.write("lr_search.json", {"trials": _as_json(found)})
+            self._emit(Tried(len(found.trials), self.config.lr_trials, trial.lr, trial.loss))
+
+        try:
+            self.search = search(self.net, self.data, self.config, self.world, known, tried, self._wants_to_stop)
+        except InterruptedError:
+            raise self._stopped("during the learning-rate search, whose finished trials are kept") from None
+        return self.search.best
+
+    def _shared(self, known: tuple[Trial, ...]) -> tuple[Trial, ...]:
+        """Trials that rank 0 read, in all processes."""
+        count = self.world.agree(len(known))
+        values = torch.tensor([[t.lr, t.loss] for t in known] or [[0.0, 0.0]] * count, dtype=torch.float64)
+        self.world.share([values])
+        return tuple(Trial(*row) for row in values.tolist()[:count])
+
+    def _restore(self, trainer: Trainer, stored: Checkpoint | None) -> None:
+        """Put everything as it was at the checkpoint, in all processes."""
+        tensors = self._tensors(trainer)
+        if stored is not None:
+            fill_(tensors, stored.tensors)
+            trainer.load_counters(stored.counters)
+        if self.world.size > 1:
+            self.world.share(tensors.values())
+            numbers = torch.tensor([trainer.epoch, trainer.batch, *trainer.sums.values()], dtype=torch.float64)
+            self.world.share([numbers])
+            epoch, batch, *sums = numbers.tolist()
+            trainer.load_counters(
+                {"epoch": int(epoch), "batch": int(batch), "sums": dict(zip(trainer.sums, sums, strict=True))}
+            )
+        torch.set_rng_state(tensors["generator.cpu"])
+        if "generator.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["generator.cuda"], self.world.device)
+
+    def _tensors(self, trainer: Trainer) -> dict[str, Tensor]:
+        """Everything that a checkpoint holds."""
+        tensors = {**trainer.tensors(), "generator.cpu": torch.get_rng_state()}
+        if self.world.device.type == "cuda":
+            tensors["generator.cuda"] = torch.cuda.get_rng_state(self.world.device)
+        return tensors
+
+    def _train(self, trainer: Trainer) -> None:
+        steps, epochs = len(trainer.batches), self.config.epochs
+        self._emit(Started(self.net, trainer.lr, trainer.step_count, trainer.epoch, epochs, steps))
+        while trainer.epoch < epochs:
+            stopping = False
+            while trainer.batch < steps and not stopping:
+                stopping = self._step(trainer)
+                self._emit(Stepped(trainer.step_count, trainer.running_loss))
+                if stopping or (trainer.batch < steps and self._due(trainer)):
+                    self._save(trainer)
+            if stopping:
+                raise self._stopped(f"after step {trainer.step_count}")
+            record = trainer.measure()
+            trainer.next_epoch()
+            self.history.append(record)
+            if self.disk is not None:
+                self.disk.append(record)
+            self._emit(EpochEnded(self.net, record))
+            if self._due(trainer) or trainer.epoch == epochs:
+                self._save(trainer)
+
+    def _step(self, trainer: Trainer) -> bool:
+        try:
+            return trainer.step(self._wants_to_stop())
+        except DivergedError as error:
+            if self.disk is None:
+                raise
+            message = f"{error} ({self.disk.last_checkpoint()})"
+            self.disk.finish({"state": "diverged", "message": message, "step": trainer.step_count, "lr": trainer.lr})
+            raise DivergedError(message) from None
+
+    def _wants_to_stop(self) -> bool:
+        return self.stop.signal is not None
+
+    def _stopped(self, where: str) -> StoppedError:
+        number = self.stop.signal or 15
+        how = "pass --resume to go on" if self.folder else "nothing was saved, as there is no run folder"
+        if self.disk is not None:
+            self.disk.note("stop", signal=number)
+        return StoppedError(f"stopped by signal {number} {where}: {how}", number)
+
+    def _due(self, trainer: Trainer) -> bool:
+        every = self.config.checkpoint_steps
+        late = time.monotonic() - self.saved_at >= self.config.checkpoint_seconds
+        return late or (every is not None and trainer.step_count % every == 0)
+
+    def _save(self, trainer: Trainer) -> None:
+        self.saved_at = time.monotonic()
+        if self.disk is not None:
+            counters = {**trainer.counters(), "lr": trainer.lr, "trials": _as_json(self.search)}
+            path = self.disk.save(trainer.step_count, counters, self._tensors(trainer), self.history)
+            self._emit(Saved(trainer.step_count, path))
+
+    def _finish(self, trainer: Trainer) -> dict[str, Any]:
+        result = {
+            "state": "finished",
+            "epochs": trainer.epoch,
+            "steps": trainer.step_count,
+            "lr": trainer.lr,
+            "digest": digest(trainer.tensors()),
+            **{key: self.history[-1][key] for key in ("train_nll", "val_nll", "val_accuracy", "val_ece")},
+        }
+        if self.disk is not None:
+            self.disk.finish(result)
+            self.disk.note("finish", step=trainer.step_count)
+        return result
+
+    def _emit(self, event: Event) -> None:
+        if self.world.writes:
+            for callback in self.callbacks:
+                callback(event)
+
+
+def signature(net: nn.Module) -> dict[str, str]:
+    """Name, type and shape of every tensor of a network: what a checkpoint fits."""
+    return {
+        name: f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+        for name, value in net.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+
+
+@torch.no_grad()
+def fill_(tensors: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
+    """Copy stored values in; names, types and shapes have to agree."""
+    missing, unknown = sorted(set(tensors) - set(stored)), sorted(set(stored) - set(tensors))
+    if missing or unknown:
+        what = f"it lacks {missing[0]!r}" if missing else f"it has {unknown[0]!r}, which the network lacks"
+        raise RunError(f"the checkpoint is of another network: {what}")
+    for name, tensor in tensors.items():
+        value = stored[name]
+        if value.shape != tensor.shape or value.dtype != tensor.dtype:
+            raise RunError(
+                f"the checkpoint is of another network: {name!r} is {value.dtype} {tuple(value.shape)} there and "
+                f"{tensor.dtype} {tuple(tensor.shape)} here"
+            )
+        tensor.copy_(value)
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of all values with their names."""
+    found = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def _search_of(trials: list[dict[str, Any]] | None) -> LrSearch | None:
+    return None if trials is None else LrSearch(_trials(trials))
+
+
+def _trials(trials: list[dict[str, Any]]) -> tuple[Trial, ...]:
+    return tuple(Trial(t["lr"], math.inf if t["loss"] is None else t["loss"]) for t in trials)
+
+
+def _as_json(found: LrSearch | None) -> list[dict[str, Any]] | None:
+    return None if found is None else [{"lr": t.lr, "loss": finite(t.loss)} for t in found.trials]

@@ -1,0 +1,87 @@
+"""A finished or interrupted run, read back from its folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..data.base import Data
+from ..errors import RunError
+from ._fit import fill_
+from .config import Config
+from .events import Record
+from .recipe import Recipe
+from .run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A run as it is on disk.
+
+    Arguments:
+        net: the network at the last checkpoint, in evaluation mode.
+        data: its data.
+        recipe: what was trained on what.
+        config: how.
+        step: steps taken.
+        history: a record per epoch.
+        result: how it ended; None if it has not.
+        folder: where it is.
+    """
+
+    net: nn.Module
+    data: Data
+    recipe: Recipe
+    config: Config
+    step: int
+    history: list[Record]
+    result: dict[str, Any] | None
+    folder: RunFolder
+
+
+def load(path: str | Path, directory: str | None = None, device: torch.device | str = "cpu") -> Loaded:
+    """Read a run that was made by a recipe.
+
+    Arguments:
+        path: its folder.
+        directory: where the data is, if it was moved.
+        device: where network and data go.
+    """
+    folder = RunFolder(path)
+    if not folder.path.is_dir():
+        raise RunError(f"{path} is no run: there is no such folder; `bayesnorm runs` lists the runs")
+    about = folder.about()
+    recipe = recipe_of(about, folder.path, directory)
+    config = Config.from_dict(about["config"])
+    data = recipe.load()
+    if data.digest() != about["data"]["digest"]:
+        raise RunError(f"{folder.path} was trained on other data than what {recipe.directory or recipe.data} holds now")
+    found = folder.peek()
+    if found is None:
+        raise RunError(f"{folder.path} has no checkpoint yet: train it with --resume")
+    checkpoint, history = found
+    net = recipe.build(data, config.seed)
+    fill_(
+        {f"net.{name}": value for name, value in net.state_dict().items()},
+        {name: value for name, value in checkpoint.tensors.items() if name.startswith("net.")},
+    )
+    return Loaded(
+        net.eval().to(device), data.to(device), recipe, config, checkpoint.step, history, folder.result(), folder
+    )
+
+
+def recipe_of(about: dict[str, Any], path: Path, directory: str | None = None) -> Recipe:
+    """The recipe in the configuration of a run."""
+    if not about["recipe"]:
+        raise RunError(f"{path} was made from Python with a network of its own: load its checkpoint there")
+    known = {field.name for field in dataclasses.fields(Recipe)}
+    unknown = sorted(set(about["recipe"]) - known)
+    if unknown:
+        raise RunError(f"{path} is of another version of bayesnorm: it has the setting {unknown[0]!r}")
+    recipe = Recipe(**about["recipe"])
+    return recipe if directory is None else dataclasses.replace(recipe, directory=directory)

@@ -1,0 +1,124 @@
+"""Checkpoints: tensors in safetensors, counters and checksums in a manifest that is written last."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from ..errors import RunError
+from . import durable
+from .durable import DamagedError
+
+FORMAT = 1
+KEPT = 2
+"""Generations: if the last one is damaged, the one before it is used."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """State of a run between two steps.
+
+    Arguments:
+        step: steps taken.
+        counters: where the run is, JSON.
+        tensors: network, optimizer, generators.
+        about: configuration of the run, JSON.
+    """
+
+    step: int
+    counters: dict[str, Any]
+    tensors: dict[str, Tensor]
+    about: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint, complete or not at all, and forget the generations before the last two."""
+    folder.mkdir(exist_ok=True)
+    before = latest(folder)
+    # A number of its own, never an old name: the manifest of that name would vouch for tensors that are being replaced.
+    name = f"save-{1 if before is None else int(before.stem.removeprefix('save-')) + 1:06d}"
+    content = safetensors.torch.save({key: _own(value) for key, value in checkpoint.tensors.items()})
+    data, manifest = folder / f"{name}.safetensors", folder / f"{name}.json"
+    durable.write(data, content)
+    document = {
+        "format": FORMAT,
+        "step": checkpoint.step,
+        "counters": checkpoint.counters,
+        "about": checkpoint.about,
+        "file": {"name": data.name, "bytes": len(content), "sha256": durable.sha256(content)},
+    }
+    durable.write(manifest, durable.sealed(document))
+    for old in _manifests(folder)[KEPT:]:
+        old.unlink(missing_ok=True)
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    return manifest
+
+
+def load(folder: Path) -> Checkpoint | None:
+    """The latest checkpoint that is intact; None if there never was one.
+
+    A damaged one is named in a warning and the one before it is used.
+    """
+    damaged: list[str] = []
+    for manifest in _manifests(folder):
+        try:
+            checkpoint = _read(manifest)
+        except DamagedError as error:
+            damaged.append(str(error))
+            continue
+        for message in damaged:
+            warnings.warn(f"{message}; going back to step {checkpoint.step}", stacklevel=2)
+        return checkpoint
+    if damaged:
+        raise RunError(f"no checkpoint is intact ({'; '.join(damaged)}): restore the files, or start anew elsewhere")
+    return None
+
+
+def latest(folder: Path) -> Path | None:
+    """Manifest of the latest checkpoint, without looking into it."""
+    return next(iter(_manifests(folder)), None)
+
+
+def clean(folder: Path) -> None:
+    """Remove what an interrupted save left: temporary files and tensors without a manifest."""
+    durable.sweep(folder)
+    for data in folder.glob("save-*.safetensors"):
+        if not data.with_suffix(".json").exists():
+            data.unlink()
+
+
+def _own(value: Tensor) -> Tensor:
+    """A copy: the format holds no two names of one memory, as tied weights have."""
+    return value.detach().to("cpu", copy=True).contiguous()
+
+
+def _manifests(folder: Path) -> list[Path]:
+    found = (path for path in folder.glob("save-*.json") if path.stem.removeprefix("save-").isdigit())
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("save-")), reverse=True)
+
+
+def _read(manifest: Path) -> Checkpoint:
+    document = durable.read_sealed(manifest)
+    if document["format"] != FORMAT:
+        raise RunError(
+            f"{manifest} has format {document['format']}, this version of bayesnorm reads format {FORMAT}: use the "
+            "version that config.json names"
+        )
+    path = manifest.with_name(document["file"]["name"])
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DamagedError(f"{path} is missing") from error
+    if durable.sha256(content) != document["file"]["sha256"]:
+        raise DamagedError(f"{path} is damaged: its content does not match its checksum")
+    try:
+        tensors = safetensors.torch.load(content)
+    except SafetensorError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from error
+    return Checkpoint(document["step"], document["counters"], tensors, document["about"])

@@ -1,0 +1,138 @@
+"""How a network is trained: everything but the network and the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+OPERATIONAL = {"checkpoint_seconds", "checkpoint_steps", "directory"}
+"""Fields that do not change what is computed; they may differ when a run is resumed."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The paper's recipe for classification, with its free choices.
+
+    Arguments:
+        epochs: passes over the training samples.
+        batch: samples per step, over all processes.
+        lr: learning rate, or ``"auto"`` for the search.
+        lr_trials: networks that the search trains.
+        lr_epochs: epochs for which it trains each.
+        lr_low: smallest learning rate of the search.
+        lr_high: largest.
+        optimizer: ``"sgd"`` (Nesterov momentum) or ``"adam"``.
+        momentum: of SGD.
+        variance_step: learning rate of the posterior's variances in units of ``lr``; None: 100 with SGD, 1 with Adam.
+        decay_epochs: epochs in which the learning rate falls to a tenth, ``lr * g^epoch``; None: half of ``epochs``.
+        warmup_steps: steps over which the learning rate rises linearly from 0.
+        project: keep weights on the unit sphere.
+        clip: largest norm of the gradient; None: any.
+        kl_factor: factor on the KL divergence; 1 is Bayes.
+        kl_warmup: epochs over which the factor rises linearly from 0.
+        norm_batch: samples over which batch norm takes its statistics, if more than the batch.
+        sync_bn: batch norm takes its statistics over all processes.
+        precision: ``"fp32"``, ``"tf32"`` (CUDA) or ``"bf16"`` (the forward pass; weights and statistics stay fp32).
+        compile: compile the network with ``torch.compile``.
+        channels_last: memory format of the images and the convolutions.
+        deterministic: use deterministic kernels, without which a resumed run is not bitwise the same on CUDA.
+        seed: of order, augmentation and, where the network is built by a recipe, its initialization.
+        train_eval: training samples on which the loss in evaluation mode is measured after every epoch; None: as many
+            as there are validation samples.
+        checkpoint_seconds: time between checkpoints.
+        checkpoint_steps: also after every so many steps.
+    """
+
+    epochs: int = 50
+    batch: int = 32
+    lr: float | Literal["auto"] = "auto"
+    lr_trials: int = 10
+    lr_epochs: int = 5
+    lr_low: float = 1e-4
+    lr_high: float = 1.0
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.9
+    variance_step: float | None = None
+    decay_epochs: float | None = None
+    warmup_steps: int = 0
+    project: bool = True
+    clip: float | None = None
+    kl_factor: float = 1.0
+    kl_warmup: float = 0.0
+    norm_batch: int | None = None
+    sync_bn: bool = False
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    compile: bool = False
+    channels_last: bool = False
+    deterministic: bool = True
+    seed: int = 0
+    train_eval: int | None = None
+    checkpoint_seconds: float = 60.0
+    checkpoint_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "lr_trials", "lr_epochs"):
+            _require(self, name, lambda v: _whole(v) and v >= 1, "a whole number of at least 1")
+        for name in ("warmup_steps", "seed"):
+            _require(self, name, lambda v: _whole(v) and v >= 0, "a whole number, not negative")
+        for name in ("norm_batch", "checkpoint_steps"):
+            _require(self, name, lambda v: v is None or (_whole(v) and v >= 1), "a whole number of at least 1")
+        _require(self, "train_eval", lambda v: v is None or (_whole(v) and v >= 0), "a whole number, not negative")
+        for name in ("lr_low", "lr_high"):
+            _require(self, name, _positive, "a positive number")
+        for name in ("variance_step", "decay_epochs", "clip"):
+            _require(self, name, lambda v: v is None or _positive(v), "a positive number")
+        for name in ("kl_factor", "kl_warmup", "checkpoint_seconds"):
+            _require(self, name, lambda v: _number(v) and v >= 0, "a number, not negative")
+        _require(self, "lr", lambda v: v == "auto" or _positive(v), "'auto' or a positive number")
+        _require(self, "momentum", lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1")
+        _require(self, "optimizer", lambda v: v in ("sgd", "adam"), "'sgd' or 'adam'")
+        _require(self, "precision", lambda v: v in ("fp32", "tf32", "bf16"), "'fp32', 'tf32' or 'bf16'")
+        if not self.lr_low < self.lr_high:
+            raise ValueError(f"lr_low={self.lr_low}: must be below lr_high={self.lr_high}")
+
+    @property
+    def decay(self) -> float:
+        """Factor g of the learning rate per epoch."""
+        return float(0.1 ** (1 / (self.decay_epochs or max(1.0, self.epochs / 2))))
+
+    @property
+    def variance_factor(self) -> float:
+        """Step of the variance parameters relative to that of the weights."""
+        return self.variance_step or {"sgd": 100.0, "adam": 1.0}[self.optimizer]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Config:
+        """The configuration that ``as_dict`` wrote.
+
+        >>> Config.from_dict(Config(epochs=3).as_dict()) == Config(epochs=3)
+        True
+        """
+        unknown = sorted(set(values) - {field.name for field in dataclasses.fields(cls)})
+        if unknown:
+            raise ValueError(f"unknown setting {unknown[0]!r} in a training configuration")
+        return cls(**values)
+
+
+def _require(config: Config, name: str, holds: Any, what: str) -> None:
+    value = getattr(config, name)
+    if not holds(value):
+        raise ValueError(f"{name}={value!r}: must be {what}")
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _positive(value: object) -> bool:
+    return _number(value) and value > 0  # type: ignore[operator]

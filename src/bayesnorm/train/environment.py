@@ -1,0 +1,78 @@
+"""Where a run was made: versions, hardware, command, source."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("bayesnorm", "torch", "numpy", "scipy", "safetensors")
+
+
+def environment(device: torch.device, world: int) -> dict[str, Any]:
+    """What a reader needs to repeat a run, JSON."""
+    return {
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "command": sys.argv,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": world,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return torch.__version__ if name == "torch" else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str | None:
+    """Commit of the source, read from the repository's files (git itself may run what a repository configures)."""
+    root = next((folder for folder in Path(__file__).parents if (folder / ".git").exists()), None)
+    if root is None:
+        return None
+    try:
+        git = root / ".git"
+        if git.is_file():  # a worktree
+            git = root / git.read_text().removeprefix("gitdir: ").strip()
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        common = git / (git / "commondir").read_text().strip() if (git / "commondir").exists() else git
+        if (common / name).exists():
+            return (common / name).read_text().strip()
+        packed = (line.split() for line in (common / "packed-refs").read_text().splitlines())
+        return next((words[0] for words in packed if words[1:] == [name]), None)
+    except OSError:
+        return None
+
+
+SAME = ("python", "versions", "device", "threads", "processes")
+"""What has to agree for a resumed run to be bitwise the same."""
+
+
+def changed(stored: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """The first of these that has changed, in words."""
+    for key in SAME:
+        if stored.get(key) != now.get(key):
+            return f"{key} was {stored.get(key)!r}, now it is {now.get(key)!r}"
+    return None

@@ -1,0 +1,69 @@
+"""What happens during training, for callbacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+Record = dict[str, Any]
+"""Measurements after one epoch, as a line of ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One learning rate has been tried."""
+
+    trial: int
+    trials: int
+    lr: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Started:
+    """Training begins, or goes on after ``step`` steps."""
+
+    net: nn.Module
+    lr: float
+    step: int
+    epoch: int
+    epochs: int
+    steps_per_epoch: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step was taken; ``loss`` is the running mean of the epoch."""
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class EpochEnded:
+    """An epoch was finished and measured."""
+
+    net: nn.Module
+    record: Record
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint is on disk."""
+
+    step: int
+    path: Path
+
+
+Event = Tried | Started | Stepped | EpochEnded | Saved
+
+
+class Callback(Protocol):
+    """Anything that can be called with an event. It must not change the network: that would change the run."""
+
+    def __call__(self, event: Event, /) -> None:
+        """Called by rank 0 when the event has happened."""
+        ...

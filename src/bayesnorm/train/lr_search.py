@@ -1,0 +1,96 @@
+"""The learning rate that minimizes the training loss after a few epochs, as the paper chooses it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..data.base import Data
+from ..errors import DivergedError
+from .config import Config
+from .trainer import Trainer
+from .world import World
+
+WORST = 1e3
+"""Stands for infinity where the search needs a number to compare; losses per sample are far below."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Training loss of the last epoch with one learning rate, infinite if it diverged."""
+
+    lr: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class LrSearch:
+    """All trials, in the order made, and the best learning rate."""
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> float:
+        """The learning rate of the lowest loss."""
+        return min(self.trials, key=lambda trial: trial.loss).lr
+
+
+def search(
+    net: nn.Module,
+    data: Data,
+    config: Config,
+    world: World,
+    known: tuple[Trial, ...] = (),
+    tried: Callable[[LrSearch], None] = lambda search: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> LrSearch:
+    """Bounded scalar search over log10 lr; every trial starts from a copy of the network, with the same seed.
+
+    Arguments:
+        net: in its initial state; it is not changed.
+        known: trials made before, which are not repeated.
+        tried: called after each trial.
+        stopping: asked at every step whether to stop; if so, ``InterruptedError`` is raised.
+    """
+    from scipy.optimize import minimize_scalar
+
+    trials: list[Trial] = []
+
+    def loss(exponent: float) -> float:
+        lr = 10.0**exponent
+        trial = next((t for t in known if math.isclose(t.lr, lr, rel_tol=1e-12)), None)
+        if trial is None:
+            trial = Trial(lr, _train(net, data, config, lr, world, stopping))
+        trials.append(trial)
+        tried(LrSearch(tuple(trials)))
+        # The larger the step, the worse its divergence: the search then turns to smaller ones.
+        return min(trial.loss, WORST) if math.isfinite(trial.loss) else WORST * (2 + exponent - bounds[0])
+
+    bounds = (math.log10(config.lr_low), math.log10(config.lr_high))
+    minimize_scalar(loss, bounds=bounds, method="bounded", options={"maxiter": config.lr_trials, "xatol": 0.02})
+    found = LrSearch(tuple(trials))
+    if not any(math.isfinite(trial.loss) for trial in trials):
+        raise DivergedError(
+            f"training diverges at every learning rate between {config.lr_low:g} and {config.lr_high:g}: pass a "
+            "smaller --lr-low, or --clip 1"
+        )
+    return found
+
+
+def _train(net: nn.Module, data: Data, config: Config, lr: float, world: World, stopping: Callable[[], bool]) -> float:
+    trainer = Trainer(copy.deepcopy(net), data, config, lr, world)
+    last = 0.0
+    try:
+        for _ in range(config.lr_epochs):
+            while trainer.batch < len(trainer.batches):
+                if trainer.step(stopping()):
+                    raise InterruptedError
+            last = trainer.sums["nll"] / trainer.sums["count"]
+            trainer.next_epoch()
+    except DivergedError:
+        return math.inf
+    return last

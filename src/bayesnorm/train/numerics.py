@@ -1,0 +1,42 @@
+"""Settings of torch that decide which numbers come out, put back afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from .config import Config
+
+
+@contextmanager
+def numerics(config: Config, device: torch.device) -> Iterator[None]:
+    """Inside: deterministic kernels, no choice of kernels by timing, the configured precision, generators of the seed.
+
+    The caller's settings and generators are restored, also after an exception.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        cudnn.benchmark,
+        cudnn.deterministic,
+        cudnn.allow_tf32,
+        matmul.allow_tf32,
+    )
+    # cuBLAS reads this when it starts; without it deterministic mode refuses matrix products.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    cuda = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(cuda):
+            torch.manual_seed(config.seed)
+            if config.deterministic:
+                torch.use_deterministic_algorithms(True)
+                cudnn.deterministic, cudnn.benchmark = True, False
+            cudnn.allow_tf32 = matmul.allow_tf32 = config.precision == "tf32"
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = before[2:]

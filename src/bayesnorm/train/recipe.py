@@ -1,0 +1,213 @@
+"""A network and its data from a description in words and numbers, as the command line gives it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .. import data as datasets
+from .. import models
+from .._initialize import init_from_data_
+from ..data.base import Data
+from ..data.passes import input_statistics, training_images
+from ..norms import Analytic, NormSpec
+from ..scales import Bayes, Noise, ScaleSpec
+
+Default = dict[str, Any]
+
+DEFAULTS: dict[str, Default] = {
+    "digits": {"model": "all-cnn", "width": 0.125, "padding": "same", "epochs": 50},
+    "cifar10": {"model": "all-cnn", "epochs": 1200},
+    "cells": {
+        "model": "cell-net",
+        "epochs": 3000,
+        "decay_epochs": 1000.0,
+        "batch": 2,
+        "optimizer": "adam",
+        "kl_factor": 0.1,
+        "lr_low": 1e-5,
+        "lr_high": 0.1,
+    },
+    "folder": {"padding": "same", "epochs": 100},
+}
+"""What the paper does with a data set, or what fits it; ``Recipe`` and ``Config`` have the rest."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained on what.
+
+    Arguments:
+        data: ``"digits"``, ``"cifar10"``, ``"cells"`` or ``"folder"``.
+        directory: where the files are.
+        split_seed: decides which samples are for validation.
+        image_size: ``(H, W)`` to which the images of a folder are scaled; None: they all have one size.
+        masks: of the cells: ``"expert"``, ``"expert+auto"`` or ``"auto"``.
+        cell_split: of the cells: ``"random"`` or ``"01-02"``, from the first sequence to the second.
+        model: ``"all-cnn"``, ``"resnet18"`` or ``"cell-net"``; None: what fits the data.
+        norm: ``"none"``, ``"batch"``, ``"weight"`` or ``"analytic"``.
+        scale: ``"point"``, ``"noise"`` or ``"bayes"``.
+        width: factor on the channels.
+        padding: of All-CNN.
+        activation: of the cell network.
+        first_layer: of analytic norm: ``"moments"`` or ``"patch"``.
+        sigma_init: first sigma of the posterior, relative to s.
+        prior: std of the prior, or ``"log-uniform"``.
+        per_layer_variance: one sigma for a layer.
+        stochastic_bias: a posterior over the bias too.
+        sigma_u: std of the factor of the noise scale.
+        sigma_v: std of its summand.
+    """
+
+    data: Literal["digits", "cifar10", "cells", "folder"] = "digits"
+    directory: str | None = None
+    split_seed: int = 0
+    image_size: tuple[int, int] | None = None
+    masks: Literal["expert", "expert+auto", "auto"] = "expert"
+    cell_split: Literal["random", "01-02"] = "random"
+    model: Literal["all-cnn", "resnet18", "cell-net"] | None = None
+    norm: Literal["none", "batch", "weight", "analytic"] = "analytic"
+    scale: Literal["point", "noise", "bayes"] = "bayes"
+    width: float = 1.0
+    padding: Literal["valid", "same"] = "valid"
+    activation: Literal["leaky_relu", "softmax", "softplus"] = "leaky_relu"
+    first_layer: Literal["moments", "patch"] = "moments"
+    sigma_init: float = 0.1
+    prior: float | Literal["log-uniform"] = 10.0
+    per_layer_variance: bool = False
+    stochastic_bias: bool = False
+    sigma_u: float = 0.05
+    sigma_v: float = 0.05
+
+    def __post_init__(self) -> None:
+        for field in ("data", "masks", "cell_split", "model", "norm", "scale", "padding", "activation", "first_layer"):
+            _require_choice(field, getattr(self, field))
+        if self.data != "digits" and self.directory is None:
+            raise ValueError(f"--data {self.data} needs --dir, the folder of its files")
+        if self.norm == "none" and self.scale != "point":
+            raise ValueError(f"--scale {self.scale} needs a norm to scale: choose --norm batch, weight or analytic")
+        if self.image_size is not None:
+            object.__setattr__(self, "image_size", tuple(self.image_size))
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
+
+    def load(self) -> Data:
+        """Read and check the data."""
+        if self.data == "digits":
+            return datasets.digits(self.split_seed)
+        assert self.directory is not None
+        if self.data == "cifar10":
+            return datasets.cifar10(self.directory, self.split_seed)
+        if self.data == "folder":
+            return datasets.folder(self.directory, self.split_seed, self.image_size)
+        return datasets.cells(self.directory, self.split_seed, self.masks, split=self.cell_split)
+
+    def build(self, data: Data, seed: int, device: torch.device | str = "cpu") -> nn.Module:
+        """The network in its initial state, which follows from the seed and the data.
+
+        As in the paper, a network without normalization or with weight norm is initialized by a batch of 128, analytic
+        norm has the statistics of the data, and batch norm starts with s = 1 and b = 0.
+        """
+        batch = torch.cat([images.cpu() for images in islice(_small(data, seed), 128)])
+        mean, var = (value.cpu() for value in input_statistics(data, seed))
+        with torch.random.fork_rng([]):
+            torch.manual_seed(seed)
+            net = self._maker(data)(self._norm(), self._scale(), input_stats=(mean, var), example=self._example(batch))
+        _check_size(net, batch[:1], data)
+        # Averages over smooth images keep more of the variance than the moment rule assumes: the cell network, which
+        # has five of them, starts from data with analytic norm too.
+        if self.norm in ("none", "weight") or (self.norm == "analytic" and data.per_pixel):
+            init_from_data_(net, batch)
+        return net.to(device)
+
+    def _maker(self, data: Data) -> Callable[..., nn.Module]:
+        channels, height, width = data.image_size
+        common: dict[str, Any] = {"width": self.width, "num_classes": len(data.classes), "in_channels": channels}
+        name = self.model or ("cell-net" if data.per_pixel else "all-cnn" if min(height, width) <= 64 else "resnet18")
+        if (name == "cell-net") != data.per_pixel:
+            kind = "classes of pixels" if data.per_pixel else "classes of images"
+            raise ValueError(f"--model {name} does not fit --data {self.data}, which has {kind}")
+        if name == "all-cnn":
+            return lambda norm, scale, **more: models.all_cnn(norm, scale, self.padding, **common, **more)
+        if name == "cell-net":
+            return lambda norm, scale, **more: models.cell_net(norm, scale, self.activation, **common, **more)
+        stem: Any = "cifar" if min(height, width) <= 64 else "imagenet"
+        return lambda norm, scale, **more: models.resnet18(norm, scale, stem=stem, **common, **more)
+
+    def _norm(self) -> str | NormSpec | None:
+        if self.norm == "none":
+            return None
+        return Analytic(self.first_layer) if self.norm == "analytic" else self.norm
+
+    def _scale(self) -> str | ScaleSpec:
+        if self.scale == "bayes":
+            return Bayes(self.prior, self.sigma_init, self.per_layer_variance, self.stochastic_bias)
+        return Noise(self.sigma_u, self.sigma_v) if self.scale == "noise" else self.scale
+
+    def _example(self, batch: Tensor) -> Tensor | None:
+        return batch if self.norm == "analytic" and self.first_layer == "patch" else None
+
+
+def _small(data: Data, seed: int) -> Any:
+    """Augmented training images one by one, as far as they are asked for."""
+    for images in training_images(data, seed, 128):
+        yield from images.split(1)
+
+
+def _check_size(net: nn.Module, image: Tensor, data: Data) -> None:
+    try:
+        with torch.no_grad():
+            net.eval()(image)
+    except RuntimeError as error:
+        raise ValueError(
+            f"images of size {data.image_size} do not pass through the network ({str(error).splitlines()[0]}): choose "
+            "--padding same, another --model or larger images"
+        ) from error
+    finally:
+        net.train()
+
+
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "data": ("digits", "cifar10", "cells", "folder"),
+    "masks": ("expert", "expert+auto", "auto"),
+    "cell_split": ("random", "01-02"),
+    "model": (None, "all-cnn", "resnet18", "cell-net"),
+    "norm": ("none", "batch", "weight", "analytic"),
+    "scale": ("point", "noise", "bayes"),
+    "padding": ("valid", "same"),
+    "activation": ("leaky_relu", "softmax", "softplus"),
+    "first_layer": ("moments", "patch"),
+}
+
+
+def _require_choice(field: str, value: object) -> None:
+    if value not in CHOICES[field]:
+        raise ValueError(f"{field}={value!r}: choose {', '.join(str(c) for c in CHOICES[field] if c)}")
+
+
+def resolve(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of ``Recipe`` and of ``Config`` from those that were given, with the defaults of the data set.
+
+    >>> resolve({"data": "digits", "epochs": 3})[1]
+    {'epochs': 3}
+    """
+    from .config import Config
+
+    merged = {**DEFAULTS.get(given.get("data", "digits"), {}), **given}
+    ours = {field.name for field in dataclasses.fields(Recipe)}
+    theirs = {field.name for field in dataclasses.fields(Config)}
+    unknown = sorted(set(merged) - ours - theirs)
+    if unknown:
+        raise ValueError(f"unknown setting {unknown[0]!r}")
+    if merged.get("directory") is not None:
+        merged["directory"] = str(Path(merged["directory"]).absolute())
+    return {k: v for k, v in merged.items() if k in ours}, {k: v for k, v in merged.items() if k in theirs}

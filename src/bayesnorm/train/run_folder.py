@@ -1,0 +1,227 @@
+"""A run on disk: who may write it, what it is, how far it has come.
+
+::
+
+    config.json        what is trained, how, and on what machine; written before step 0
+    metrics.jsonl      a line per epoch; the same lines for the same run, so no times
+    events.jsonl       starts, stops and their times
+    lr_search.json     trials of the learning-rate search
+    checkpoints/       the last two
+    result.json        how it ended: finished or diverged
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from ..errors import RunError
+from . import checkpoint, durable
+from .checkpoint import Checkpoint
+from .config import OPERATIONAL
+from .durable import DamagedError
+from .events import Record
+
+OURS = {"config.json", "metrics.jsonl", "events.jsonl", "lr_search.json", "checkpoints", "result.json", ".lock"}
+EXTRAS = ("figures", "tensorboard", "evaluation-")
+"""What other parts of the library add to a run."""
+
+
+class RunFolder:
+    """Reads and writes one run.
+
+    Arguments:
+        path: its folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self._about: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder if need be, and keep other processes out; the lock dies with this process."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be made ({error.strerror}): choose another --out") from error
+        self._refuse_foreign()
+        lock = FileLock(self.path / ".lock", blocking=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise RunError(
+                f"{self.path} is being written by a running process: wait for it, or choose another --out"
+            ) from error
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written ({error.strerror}): choose another --out") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_held(self) -> bool:
+        """Whether a running process writes this run."""
+        path = self.path / ".lock"
+        if not path.exists():
+            return False
+        lock = FileLock(path, blocking=False)
+        try:
+            lock.acquire()
+        except (Timeout, OSError):
+            return True
+        lock.release()
+        return False
+
+    def _refuse_foreign(self) -> None:
+        if (self.path / "config.json").exists():
+            return
+        for entry in sorted(self.path.iterdir()):
+            known = entry.name in OURS or entry.name.startswith(EXTRAS) or entry.name.endswith(durable.TEMPORARY)
+            if not known:
+                raise RunError(
+                    f"{self.path} is no run: it holds {entry.name!r}; choose an empty or a new folder as --out"
+                )
+
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "config.json").exists() or checkpoint.latest(self.checkpoints) is not None
+
+    def begin(self, about: dict[str, Any]) -> None:
+        """Write the configuration; from now on the folder belongs to this run."""
+        for name in ("metrics.jsonl", "lr_search.json", "result.json"):
+            (self.path / name).unlink(missing_ok=True)
+        self._about = about
+        durable.write(self.path / "config.json", durable.sealed(about))
+
+    def about(self) -> dict[str, Any]:
+        """The configuration; from the last checkpoint where ``config.json`` is missing or damaged."""
+        path = self.path / "config.json"
+        try:
+            return durable.read_sealed(path)
+        except (DamagedError, FileNotFoundError) as error:
+            found = checkpoint.load(self.checkpoints)
+            if found is None:
+                what = error if isinstance(error, DamagedError) else f"{self.path} is no run: it has no config.json"
+                raise RunError(f"{what}; a run folder is made by `bayesnorm train --out`") from error
+            if isinstance(error, DamagedError):
+                warnings.warn(f"{error}; restored from the checkpoint of step {found.step}", stacklevel=2)
+            return found.about
+
+    def repair(self) -> None:
+        """Remove what a killed process left, and put the configuration back."""
+        durable.sweep(self.path)
+        checkpoint.clean(self.checkpoints)
+        self._about = self.about()
+        durable.write(self.path / "config.json", durable.sealed(self._about))
+
+    def append(self, record: Record) -> None:
+        """Add a line to ``metrics.jsonl``."""
+        self._append("metrics.jsonl", record)
+
+    def note(self, event: str, **values: Any) -> None:
+        """Add a line with the time to ``events.jsonl``."""
+        self._append("events.jsonl", {"event": event, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **values})
+
+    def _append(self, name: str, values: dict[str, Any]) -> None:
+        path = self.path / name
+        try:
+            with path.open("ab") as file:
+                file.write(_lines([values]))
+        except OSError as error:
+            raise RunError(
+                f"{path} could not be written ({error.strerror}): make room, then repeat the command with --resume; "
+                "what was saved before is intact"
+            ) from error
+
+    def save(self, step: int, counters: dict[str, Any], tensors: dict[str, Tensor], history: list[Record]) -> Path:
+        """Make the state durable, the metrics so far with it."""
+        lines = _lines(history) or b"\n"  # an empty tensor has no buffer
+        content = {**tensors, "metrics": torch.frombuffer(bytearray(lines), dtype=torch.uint8)}
+        return checkpoint.save(self.checkpoints, Checkpoint(step, counters, content, self._about))
+
+    def peek(self) -> tuple[Checkpoint, list[Record]] | None:
+        """The latest intact checkpoint and the metrics up to it; nothing is written."""
+        found = checkpoint.load(self.checkpoints)
+        if found is None:
+            return None
+        lines = bytes(found.tensors.pop("metrics").tolist()).strip(b"\n")
+        return found, [json.loads(line) for line in lines.splitlines()]
+
+    def load(self) -> tuple[Checkpoint, list[Record]] | None:
+        """The same, and ``metrics.jsonl`` is cut back to it."""
+        both = self.peek()
+        if both is None:
+            return None
+        found, history = both
+        content = _lines(history)
+        path = self.path / "metrics.jsonl"
+        present = path.read_bytes() if path.exists() else b""
+        if present != content:
+            if not present.startswith(content):
+                warnings.warn(f"{path} is damaged; restored from the checkpoint of step {found.step}", stacklevel=2)
+            durable.write(path, content)
+        return both
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write how the run ended."""
+        durable.write(self.path / "result.json", durable.sealed(result))
+
+    def result(self) -> dict[str, Any] | None:
+        """How the run ended; None if it has not. A damaged file counts as absent: the end can be reached again."""
+        path = self.path / "result.json"
+        try:
+            return durable.read_sealed(path)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            warnings.warn(f"{error}; the end of the run is computed again", stacklevel=2)
+            return None
+
+    def write(self, name: str, document: dict[str, Any]) -> None:
+        """Write a sealed document beside the others."""
+        durable.write(self.path / name, durable.sealed(document))
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """A document that :meth:`write` wrote; None if it is missing or, with a warning, damaged."""
+        try:
+            return durable.read_sealed(self.path / name)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            warnings.warn(f"{error}; it is ignored", stacklevel=2)
+            return None
+
+    def last_checkpoint(self) -> str:
+        """In words, for messages."""
+        found = checkpoint.latest(self.checkpoints)
+        return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
+
+
+def _lines(records: list[Record]) -> bytes:
+    return "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()
+
+
+def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") -> str | None:
+    """The first setting in which two configurations differ, in words; those that change no result do not count."""
+    for key in sorted({*stored, *asked}):
+        if key in OPERATIONAL:
+            continue
+        before, now = stored.get(key), asked.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            inner = difference(before, now, f"{path}{key}.")
+            if inner is not None:
+                return inner
+        elif before != now:
+            return f"{path}{key} was {before!r}, now it is {now!r}"
+    return None

@@ -1,0 +1,245 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bayesnorm.data.augment import Augment
+from bayesnorm.data.cells import cells
+from bayesnorm.errors import DataError
+
+SIZE = (12, 10)
+
+
+def save(path, pixels, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path, **options)
+
+
+def frame(root, sequence, number, size=SIZE):
+    """A frame whose first pixel tells its number, the second its sequence."""
+    pixels = np.random.default_rng(number).integers(0, 256, size, dtype=np.uint8)
+    pixels[0, :2] = number, int(sequence)
+    save(root / sequence / f"t{number:03d}.tif", pixels, compression="tiff_lzw")
+
+
+def mask(root, sequence, number, kind="GT", cell=300, size=SIZE):
+    """Two cells; the row of the first tells the number of the frame, its column the kind."""
+    pixels = np.zeros(size, np.uint16)
+    pixels[number % size[0], 0 if kind == "GT" else 1] = cell
+    pixels[3:6, 4:8] = 2
+    save(root / f"{sequence}_{kind}" / "SEG" / f"man_seg{number:03d}.tif", pixels, compression="tiff_lzw")
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Sequence 01 with frames 0 to 9, masks of the even ones by experts and of all by a program; 02 likewise."""
+    for sequence in ("01", "02"):
+        for number in range(10):
+            frame(tmp_path / "set", sequence, number)
+            mask(tmp_path / "set", sequence, number, "ST")
+            if number % 2 == 0:
+                mask(tmp_path / "set", sequence, number, "GT")
+    return tmp_path / "set"
+
+
+def frames(split):
+    """(sequence, number, kind of its mask) of every sample, as the pixels tell."""
+    told = []
+    for image, target in zip(split.images, split.targets, strict=True):
+        number = int(image[0, 0, 0])
+        kinds = [kind for column, kind in enumerate(("GT", "ST")) if target[number % SIZE[0], column]]
+        told.append((f"{int(image[0, 0, 1]):02d}", number, *kinds))
+    return told
+
+
+def fails(root, *words, **options):
+    with pytest.raises(DataError) as caught:
+        cells(root, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_expert_masks(root):
+    data = cells(root)
+    assert (len(data.train), len(data.val)) == (7, 3)
+    assert sorted(frames(data.train) + frames(data.val)) == [
+        (sequence, number, "GT") for sequence in ("01", "02") for number in range(0, 10, 2)
+    ]
+    assert data.classes == ("background", "cell")
+    assert data.per_pixel
+    assert data.image_size == (1, *SIZE)
+    assert data.train.images.dtype == torch.uint8
+    assert data.augment == Augment(hflip=True, vflip=True, deform=8.0, spacing=64)
+    assert not data.augment_val
+    assert data.test is data.val
+
+
+def test_target_is_one_wherever_there_is_a_cell(root):
+    data = cells(root)
+    expected = torch.zeros(SIZE, dtype=torch.int64)
+    expected[3:6, 4:8] = 1
+    expected[int(data.val.images[0, 0, 0, 0]), 0] = 1
+    assert torch.equal(data.val.targets[0], expected)
+
+
+def test_split_follows_from_the_seed(root):
+    first, same, other = (cells(root, split_seed=seed) for seed in (0, 0, 1))
+    assert first.digest() == same.digest() != other.digest()
+
+
+def test_automatic_masks(root):
+    data = cells(root, masks="auto")
+    assert sorted(frames(data.train) + frames(data.val)) == [
+        (sequence, number, "ST") for sequence in ("01", "02") for number in range(10)
+    ]
+
+
+def test_expert_masks_win(root):
+    data = cells(str(root), masks="expert+auto")
+    assert sorted(frames(data.train) + frames(data.val)) == [
+        (sequence, number, "ST" if number % 2 else "GT") for sequence in ("01", "02") for number in range(10)
+    ]
+
+
+def test_one_sequence_for_training_and_the_other_for_validation(root):
+    data = cells(root, split="01-02")
+    assert frames(data.train) == [("01", number, "GT") for number in range(0, 10, 2)]
+    assert frames(data.val) == [("02", number, "GT") for number in range(0, 10, 2)]
+    assert data.digest() == cells(root, split_seed=5, split="01-02").digest()
+
+
+def test_exclude(root):
+    left_out = cells(root, split="01-02", exclude=[("01", 4), ("02", 0)])
+    assert ("01", 4, "GT") not in frames(left_out.train)
+    assert (len(left_out.train), len(left_out.val)) == (4, 4)
+    replaced = cells(root, split="01-02", masks="expert+auto", exclude=[("01", 4)])
+    assert ("01", 4, "ST") in frames(replaced.train)
+    assert len(replaced.train) == 10
+    assert len(cells(root, split="01-02", masks="auto", exclude=[("01", 4)]).train) == 10
+
+
+def test_frame_that_is_mostly_unannotated_is_excluded_unless_asked_for(root):
+    for sequence in ("01", "02"):
+        frame(root, sequence, 67)
+        mask(root, sequence, 67)
+    data = cells(root, split="01-02")
+    assert 67 not in [number for _, number, _ in frames(data.train)]
+    assert ("02", 67, "GT") in frames(data.val)
+    assert ("01", 67, "GT") in frames(cells(root, split="01-02", exclude=()).train)
+
+
+def test_small_and_black_and_white_masks(root):
+    path = root / "01_GT" / "SEG" / "man_seg002.tif"
+    here = cells(root).digest()
+    found = np.array(Image.open(path))
+    for made in ((found > 0).astype(np.uint8), found > 0, found.astype(np.int32)):
+        save(path, made)
+        assert cells(root).digest() == here
+
+
+def test_other_endings_and_hidden_files(root):
+    here = cells(root).digest()
+    (root / "01" / "Thumbs.db").write_bytes(b"x")
+    (root / "01" / "._t002.tif").write_bytes(b"x")
+    (root / "01" / "t002.tif").rename(root / "01" / "t002.TIFF")
+    (root / "01_GT" / "TRA").mkdir()
+    assert cells(root).digest() == here
+
+
+def test_no_such_choice(root):
+    fails(root, "'both'", "expert+auto", masks="both")
+    fails(root, "'02-01'", "01-02", split="02-01")
+
+
+def test_no_data_set(root, tmp_path):
+    fails(tmp_path / "nothing", "no such folder")
+    fails(tmp_path, "no sequence folders")
+    fails(root / "01" / "t000.tif", "no such folder")
+
+
+def test_missing_mask_folder(root):
+    (root / "02_GT").rename(root / "elsewhere")
+    fails(root, str(root / "02_GT" / "SEG"), "no such folder of masks")
+    assert len(cells(root, masks="expert+auto", split="01-02").val) == 10
+
+
+def test_empty_mask_folder(root):
+    for path in (root / "02_GT" / "SEG").iterdir():
+        path.unlink()
+    fails(root, str(root / "02_GT" / "SEG"), "no masks")
+
+
+def test_empty_sequence(root):
+    (root / "03").mkdir()
+    fails(root, str(root / "03"), "no frames")
+
+
+def test_missing_sequence(root):
+    (root / "02").rename(root / "03")
+    (root / "02_GT").rename(root / "03_GT")
+    fails(root, str(root / "02"), "no such sequence", split="01-02")
+
+
+def test_mask_without_frame(root):
+    mask(root, "01", 77)
+    fails(root, "man_seg077.tif", "without its frame", "t077.tif")
+
+
+def test_sizes_that_differ(root):
+    mask(root, "01", 4, size=(12, 11))
+    fails(root, "man_seg004.tif", "12 x 11", "12 x 10")
+    mask(root, "01", 4)
+    frame(root, "02", 2, size=(6, 10))
+    fails(root, "t002.tif", "6 x 10", "12 x 10")
+
+
+@pytest.mark.parametrize("pixels", [np.ones(SIZE, np.uint16), np.ones((*SIZE, 3), np.uint8), np.ones(SIZE, np.float32)])
+def test_frame_that_is_not_8_bit_grey(root, pixels):
+    save(root / "01" / "t002.tif", pixels)
+    fails(root, "t002.tif", "8-bit greyscale")
+
+
+@pytest.mark.parametrize("pixels", [np.ones((*SIZE, 3), np.uint8), np.ones(SIZE, np.float32)])
+def test_mask_without_numbers(root, pixels):
+    save(root / "01_GT" / "SEG" / "man_seg002.tif", pixels)
+    fails(root, "man_seg002.tif", "number of a cell")
+
+
+@pytest.mark.parametrize("place", ["01/t002.tif", "01_GT/SEG/man_seg002.tif"])
+def test_file_that_is_no_tiff(root, place):
+    save(root / "a.png", np.ones(SIZE, np.uint8))
+    (root / place).write_bytes((root / "a.png").read_bytes())
+    fails(root, str(root / place), "not an image (TIFF)")
+
+
+@pytest.mark.parametrize("place", ["01/t002.tif", "01_GT/SEG/man_seg002.tif"])
+def test_truncated_file(root, place):
+    whole = (root / place).read_bytes()
+    (root / place).write_bytes(whole[: len(whole) // 2])
+    fails(root, str(root / place))
+
+
+@pytest.mark.parametrize("place", ["01/t002.tif", "01_GT/SEG/man_seg002.tif"])
+def test_pickle_is_not_run(root, place, malicious):
+    (root / place).write_bytes(malicious.content)
+    fails(root, str(root / place), "not an image")
+    assert not malicious.ran
+
+
+def test_names_that_are_not_understood(root):
+    save(root / "01_GT" / "SEG" / "man_seg_000_001.tif", np.ones(SIZE, np.uint16))
+    fails(root, "man_seg_000_001.tif", "man_seg002.tif")
+    (root / "01_GT" / "SEG" / "man_seg_000_001.tif").unlink()
+    save(root / "01" / "t0002.tif", np.ones(SIZE, np.uint8))
+    fails(root, "t002.tif", "t0002.tif")
+
+
+def test_too_few(tmp_path):
+    frame(tmp_path, "01", 0)
+    mask(tmp_path, "01", 0)
+    fails(tmp_path, "1 annotated frame", "at least 2")
+    frame(tmp_path, "01", 1)
+    mask(tmp_path, "01", 1)
+    assert [len(split) for split in (cells(tmp_path).train, cells(tmp_path).val)] == [1, 1]

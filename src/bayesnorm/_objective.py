@@ -109,6 +109,14 @@ class ELBO:
             return self.nll(output, target)
         output = wide(output)
         function = F.nll_loss if self.nll == "log_probs" else F.cross_entropy
+        if output.dim() > 2 and not target.is_floating_point():
+            # The loss over pixels has no deterministic kernel on CUDA, that over rows has.
+            output, target = output.movedim(1, -1).flatten(0, -2), target.flatten()
+            counted = (target != self.ignore_index).sum()
+            # Images without a single target that counts (unannotated ones) are worth 0, not 0 / 0.
+            total: Tensor = function(output, target, ignore_index=self.ignore_index, reduction="sum")
+            mean: Tensor = total / counted.clamp(min=1)
+            return mean
         return function(output, target, ignore_index=self.ignore_index)
 
     def _targets(self, output: Any, target: Any) -> int:

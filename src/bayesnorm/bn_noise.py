@@ -156,11 +156,14 @@ def _watching(
 def _batch_mode(modules: dict[str, nn.Module]) -> Iterator[None]:
     """Batch statistics in use, running ones as they were afterwards."""
     before = [(buffer, buffer.clone()) for module in modules.values() for buffer in module.buffers()]
-    for module in modules.values():
-        module.training = True
+    flags = [(module, module.training) for module in modules.values()]
     try:
+        for module in modules.values():
+            module.training = True
         yield
     finally:
+        for module, flag in flags:
+            module.training = flag
         for buffer, value in before:
             buffer.copy_(value)
 

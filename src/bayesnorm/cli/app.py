@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ..errors import BayesnormError
+from ..train.environment import version
 from . import data, demo, evaluate, runs, train
 from .world import distributed
 
@@ -18,7 +19,7 @@ app = typer.Typer(
     help="Normalization layers whose noise is learned: train, resume and evaluate networks from the command line.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
 )
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
@@ -30,9 +31,7 @@ app.command("runs")(runs.runs)
 
 def _version(shown: bool) -> None:
     if shown:
-        from importlib.metadata import version
-
-        print(f"bayesnorm {version('bayesnorm')}")
+        print(f"bayesnorm {version('bayesnorm') or '(not installed)'}")
         raise typer.Exit
 
 
@@ -54,11 +53,6 @@ def run(args: list[str]) -> int:
     try:
         with distributed():
             return int(typer.main.get_command(app).main(args, "bayesnorm", standalone_mode=False) or 0)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: the exit must not try to flush
-        return 141
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -70,6 +64,8 @@ def _explained(error: Exception) -> tuple[str, int]:
     usage = getattr(error, "format_message", None)
     if usage is not None:
         return str(usage()), int(getattr(error, "exit_code", 2))
+    if type(error).__name__ == "Abort":  # what click makes of Ctrl-C
+        return "interrupted", 130
     if isinstance(error, BayesnormError):
         return str(error), error.exit_code
     if isinstance(error, OSError):

@@ -80,7 +80,7 @@ def _help(cls: type, name: str) -> str:
     text = re.search(rf"^ +{name}: (.*?)(?=^ +\w+: |^\s*$|\Z)", inspect.cleandoc(cls.__doc__ or "") + "\n", re.M | re.S)
     assert text is not None, f"{cls.__name__}.{name} is not explained"
     words = " ".join(text.group(1).replace("``", "").replace('"', "").split())
-    return words[0].upper() + words[1:]
+    return words
 
 
 def _default(field: Any) -> str:
@@ -90,7 +90,7 @@ def _default(field: Any) -> str:
         default = field.default
         default = {True: "yes", False: "no"}[default] if isinstance(default, bool) else default
         shown.append(f"{'others: ' if by_data else ''}{default}")
-    return rf" \[default: {', '.join(shown)}]" if shown else ""
+    return f" [default: {', '.join(shown)}]" if shown else ""
 
 
 def _read(name: str, value: Any) -> Any:

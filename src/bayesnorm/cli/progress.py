@@ -71,12 +71,15 @@ class _Lines:
             self.every, self.epochs = max(1, event.epochs // 50), event.epochs
             line = f"{event.epochs} epochs of {event.steps_per_epoch} steps, learning rate {event.lr:.3g}"
             line += f", from step {event.step}" if event.step else ""
-        elif isinstance(event, EpochEnded) and event.record["epoch"] % self.every in (0, self.epochs % self.every):
+        elif isinstance(event, EpochEnded) and self._shows(event.record["epoch"]):
             record = event.record
             line = f"epoch {record['epoch']}/{self.epochs} loss {record['train_loss']:.4f} | {_validation(record)}"
         else:
             return
         self.console.print(self.title + line, highlight=False, soft_wrap=True)
+
+    def _shows(self, epoch: int) -> bool:
+        return epoch % self.every == 0 or epoch == self.epochs
 
 
 def _validation(record: Record) -> str:

@@ -22,7 +22,7 @@ def console() -> Console:
 
 def new_table(title: str | None = None) -> Table:
     """A table in the style of all of them, narrow enough for 80 columns."""
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
 
 
 def evaluation_table(rows: dict[str, dict[str, Metrics]], title: str) -> Table:
@@ -67,11 +67,23 @@ def _shown(value: float | None, column: int, best: bool) -> str:
 
 def scales_table(ratios: dict[str, dict[str, float]]) -> Table:
     """Learned sigma/s per layer: a row per method."""
-    most = max(len(found) for found in ratios.values())
     table = new_table("learned sigma/s per layer, mean over channels")
+    most = max(len(found) for found in ratios.values())
+    if most > 12:
+        return _transposed(table, ratios)
     table.add_column("method", no_wrap=True)
     for index in range(most):
         table.add_column(str(index + 1), justify="right", no_wrap=True)
     for name, found in ratios.items():
         table.add_row(name, *[f"{value:.2g}" for value in found.values()])
+    return table
+
+
+def _transposed(table: Table, ratios: dict[str, dict[str, float]]) -> Table:
+    """Layers by their names, one below the other."""
+    table.add_column("layer", no_wrap=True)
+    for name in ratios:
+        table.add_column(name, justify="right")
+    for layer in dict.fromkeys(layer for found in ratios.values() for layer in found):
+        table.add_row(layer, *[f"{found[layer]:.2g}" if layer in found else "-" for found in ratios.values()])
     return table

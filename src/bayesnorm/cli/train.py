@@ -24,7 +24,7 @@ from .world import choose_device, is_first
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help=r"Folder of the run. \[default: runs/DATA-METHOD-seedN]", show_default=False),
+    typer.Option("--out", help="Folder of the run. [default: runs/DATA-METHOD-seedN]", show_default=False),
 ]
 Resume = Annotated[
     bool,

@@ -38,6 +38,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"--device {name}: choose auto, cpu, cuda or cuda:0, cuda:1, ...") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device {name}: choose auto, cpu, cuda or cuda:0, cuda:1, ...")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError(f"--device {name}: no CUDA device is available; choose cpu")

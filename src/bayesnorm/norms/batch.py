@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -88,16 +89,14 @@ class BatchNorm(Norm):
 
     def _normalize_across(self, x: Tensor, gain: Tensor | None, shift: Tensor | None, momentum: float) -> Tensor:
         """The same over all ranks (a converted SyncBatchNorm)."""
-        from torch.distributed.nn.functional import all_reduce
-
         axes = [0, *range(2, x.dim())]
         x, dtype = wide(x), x.dtype
         count = torch.full((1,), float(x.numel() // x.size(1)), device=x.device, dtype=x.dtype)
-        total = all_reduce(torch.cat([x.sum(axes), count]))
+        total = _sum(torch.cat([x.sum(axes), count]))
         n = total[-1]
         mean = total[:-1] / n
         shape = [1, -1] + [1] * (x.dim() - 2)
-        var = all_reduce((x - mean.view(shape)).square().sum(axes)) / n
+        var = _sum((x - mean.view(shape)).square().sum(axes)) / n
         with torch.no_grad():
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
             self.running_var.lerp_((var * n / (n - 1)).to(self.running_var.dtype), momentum)
@@ -109,3 +108,23 @@ class BatchNorm(Norm):
     def extra_repr(self) -> str:
         """Channels, momentum and eps."""
         return f"{self.center.numel()}, momentum={self.momentum}, eps={self.eps}"
+
+
+def _sum(x: Tensor) -> Tensor:
+    return cast(Tensor, _Sum.apply(x))  # type: ignore[no-untyped-call]
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over all ranks. Each rank's loss depends on it, so its gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        total = grad.clone()
+        dist.all_reduce(total)
+        return total

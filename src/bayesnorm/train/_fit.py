@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.base import Data
+from ..data.batches import Batches
 from ..errors import DivergedError, RunError, StoppedError
 from .checkpoint import Checkpoint
 from .config import Config
@@ -24,7 +25,7 @@ from .environment import changed, environment
 from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped, Tried
 from .lr_search import LrSearch, Trial, search
 from .numerics import numerics
-from .run_folder import RunFolder, difference
+from .run_folder import RunFolder, same
 from .signals import Stop, caught
 from .trainer import Trainer, finite
 from .world import World
@@ -117,8 +118,13 @@ def _session(
     recipe: dict[str, Any] | None,
 ) -> Iterator[_Session]:
     """Everything in place that a run needs, and put back afterwards: numerics, signals, the lock of the folder."""
-    device = next(net.parameters()).device
+    parameter = next(net.parameters(), None)
+    if parameter is None:
+        raise ValueError("the network has no parameters: there is nothing to train")
+    device = parameter.device
     world = World.current(device)
+    # What cannot be trained is refused before anything is written.
+    Batches(data, config.batch, config.seed, config.norm_batch, world.rank, world.size)
     with ExitStack() as stack:
         stack.enter_context(numerics(config, device))
         stop = stack.enter_context(caught())
@@ -162,6 +168,8 @@ class _Session:
         trainer = Trainer(self.net, self.data, self.config, lr, self.world)
         self._restore(trainer, stored)
         result = self.disk.result() if self.disk else None
+        if result is not None and result["steps"] != trainer.step_count:
+            result = None  # the end was reached, but its checkpoint is damaged
         if not self.world.agree(int(result is not None)):
             self._train(trainer)
             result = self._finish(trainer)
@@ -178,47 +186,61 @@ class _Session:
             "network": signature(self.net),
         }
         now = environment(self.world.device, self.world.size)
-        if folder.exists():
-            if not resume:
-                raise RunError(f"{folder.path} holds a run already: pass --resume to go on with it, or another --out")
-            folder.repair()
-            self._compare(folder, about, now)
-        else:
+        if not folder.exists():
             folder.begin({**about, "environment": now})
-        found = folder.load()
-        if found is None and folder.result() is not None:
+            folder.note("start", step=0, pid=os.getpid())
+            return None
+        if not resume:
+            raise RunError(f"{folder.path} holds a run already: pass --resume to go on with it, or another --out")
+        stored = folder.about()
+        self._compare(folder, stored, about)
+        found = folder.peek()
+        if found is not None:
+            self._compare_checkpoint(found[0], stored)
+        elif (folder.result() or {}).get("state") == "finished":
             raise RunError(
                 f"{folder.path} is finished, but its checkpoints are gone: restore them, or delete the folder"
             )
+        moved = changed(stored["environment"], now)
+        if moved is not None:
+            warnings.warn(f"{moved}: the resumed run may differ in the last digits", stacklevel=2)
+        folder.take_up(stored, found)
         folder.note("start", step=found[0].step if found else 0, pid=os.getpid())
         if found is None:
             return None
         self.history = found[1]
         return found[0]
 
-    def _compare(self, folder: RunFolder, about: dict[str, Any], now: dict[str, Any]) -> None:
-        stored = folder.about()
-        found = difference({key: stored[key] for key in about}, about)
+    def _compare(self, folder: RunFolder, stored: dict[str, Any], about: dict[str, Any]) -> None:
+        found = same(stored, about)
         if found is not None:
             raise RunError(f"{folder.path} is another run: {found}; repeat its options, or choose another --out")
         result = folder.result()
         if result is not None and result["state"] == "diverged":
             raise DivergedError(f"{folder.path}: {result['message']}; then choose another --out")
-        moved = changed(stored["environment"], now)
-        if moved is not None:
-            warnings.warn(f"{moved}: the resumed run may differ in the last digits", stacklevel=2)
+
+    def _compare_checkpoint(self, checkpoint: Checkpoint, stored: dict[str, Any]) -> None:
+        found = same(stored, checkpoint.about)
+        if found is not None:
+            raise RunError(
+                f"{checkpoint.path} is of another run: {found} there; put the checkpoints of this run back, or choose "
+                "another --out"
+            )
 
     def _learning_rate(self, stored: Checkpoint | None) -> float:
         """As given, or as found: now, or before the run was interrupted."""
         if self.config.lr != "auto":
             return float(self.config.lr)
-        self.search = None if stored is None else _search_of(stored.counters["trials"])
-        best = torch.tensor([math.nan if self.search is None else self.search.best], dtype=torch.float64)
-        self.world.share([best])
-        if not best.isnan():
-            return float(best)
-        document = self.disk.read("lr_search.json") if self.disk else None
-        known = self._shared(_trials(document["trials"]) if document else ())
+        complete = self.world.agree(int(stored is not None))
+        if stored is not None:
+            trials = _trials(stored.counters["trials"])
+        else:
+            document = self.disk.read("lr_search.json") if self.disk else None
+            trials = _trials(document["trials"]) if document else ()
+        known = self._shared(trials)
+        if complete:
+            self.search = LrSearch(known)
+            return self.search.best
 
         def tried(found: LrSearch) -> None:
             trial = found.trials[-1]
@@ -282,8 +304,11 @@ class _Session:
             if self.disk is not None:
                 self.disk.append(record)
             self._emit(EpochEnded(self.net, record))
-            if self._due(trainer) or trainer.epoch == epochs:
+            stopping = float(self.world.total(torch.tensor([float(self._wants_to_stop())]))) > 0
+            if stopping or self._due(trainer) or trainer.epoch == epochs:
                 self._save(trainer)
+            if stopping:
+                raise self._stopped(f"after step {trainer.step_count}")
 
     def _step(self, trainer: Trainer) -> bool:
         try:
@@ -324,8 +349,9 @@ class _Session:
             "steps": trainer.step_count,
             "lr": trainer.lr,
             "digest": digest(trainer.tensors()),
-            **{key: self.history[-1][key] for key in ("train_nll", "val_nll", "val_accuracy", "val_ece")},
         }
+        if self.history:  # only the process that writes has that of a resumed run
+            result |= {key: self.history[-1][key] for key in ("train_nll", "val_nll", "val_accuracy", "val_ece")}
         if self.disk is not None:
             self.disk.finish(result)
             self.disk.note("finish", step=trainer.step_count)
@@ -360,7 +386,8 @@ def fill_(tensors: dict[str, Tensor], stored: dict[str, Tensor]) -> None:
                 f"the checkpoint is of another network: {name!r} is {value.dtype} {tuple(value.shape)} there and "
                 f"{tensor.dtype} {tuple(tensor.shape)} here"
             )
-        tensor.copy_(value)
+    for name, tensor in tensors.items():
+        tensor.copy_(stored[name])
 
 
 def digest(tensors: dict[str, Tensor]) -> str:
@@ -370,10 +397,6 @@ def digest(tensors: dict[str, Tensor]) -> str:
         found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
-
-
-def _search_of(trials: list[dict[str, Any]] | None) -> LrSearch | None:
-    return None if trials is None else LrSearch(_trials(trials))
 
 
 def _trials(trials: list[dict[str, Any]]) -> tuple[Trial, ...]:

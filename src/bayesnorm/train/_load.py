@@ -16,7 +16,7 @@ from ._fit import fill_
 from .config import Config
 from .events import Record
 from .recipe import Recipe
-from .run_folder import RunFolder
+from .run_folder import RunFolder, same
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ def load(path: str | Path, directory: str | None = None, device: torch.device | 
     if found is None:
         raise RunError(f"{folder.path} has no checkpoint yet: train it with --resume")
     checkpoint, history = found
+    other = same(about, checkpoint.about)
+    if other is not None:
+        raise RunError(f"{checkpoint.path} is of another run: {other} there; put the checkpoints of this run back")
     net = recipe.build(data, config.seed)
     fill_(
         {f"net.{name}": value for name, value in net.state_dict().items()},

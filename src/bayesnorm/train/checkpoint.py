@@ -29,12 +29,14 @@ class Checkpoint:
         counters: where the run is, JSON.
         tensors: network, optimizer, generators.
         about: configuration of the run, JSON.
+        path: its manifest, once it is on disk.
     """
 
     step: int
     counters: dict[str, Any]
     tensors: dict[str, Tensor]
     about: dict[str, Any]
+    path: Path | None = None
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -53,7 +55,11 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         "about": checkpoint.about,
         "file": {"name": data.name, "bytes": len(content), "sha256": durable.sha256(content)},
     }
-    durable.write(manifest, durable.sealed(document))
+    try:
+        durable.write(manifest, durable.sealed(document))
+    except RunError:
+        data.unlink(missing_ok=True)
+        raise
     for old in _manifests(folder)[KEPT:]:
         old.unlink(missing_ok=True)
         old.with_suffix(".safetensors").unlink(missing_ok=True)
@@ -85,9 +91,18 @@ def latest(folder: Path) -> Path | None:
     return next(iter(_manifests(folder)), None)
 
 
-def clean(folder: Path) -> None:
-    """Remove what an interrupted save left: temporary files and tensors without a manifest."""
+def clean(folder: Path, used: Path | None = None) -> None:
+    """Remove what an interrupted save left, temporary files and tensors without a manifest.
+
+    Checkpoints after the one that is ``used``, which are damaged, are set aside: they are no generation to keep.
+    """
     durable.sweep(folder)
+    for damaged in _manifests(folder) if used else []:
+        if damaged == used:
+            break
+        for path in (damaged.with_suffix(".safetensors"), damaged):
+            if path.exists():
+                path.rename(path.with_name(f"damaged-{path.name}"))
     for data in folder.glob("save-*.safetensors"):
         if not data.with_suffix(".json").exists():
             data.unlink()
@@ -121,4 +136,4 @@ def _read(manifest: Path) -> Checkpoint:
         tensors = safetensors.torch.load(content)
     except SafetensorError as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
-    return Checkpoint(document["step"], document["counters"], tensors, document["about"])
+    return Checkpoint(document["step"], document["counters"], tensors, document["about"], manifest)

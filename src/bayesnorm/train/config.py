@@ -76,7 +76,7 @@ class Config:
         for name in ("epochs", "batch", "lr_trials", "lr_epochs"):
             _require(self, name, lambda v: _whole(v) and v >= 1, "a whole number of at least 1")
         for name in ("warmup_steps", "seed"):
-            _require(self, name, lambda v: _whole(v) and v >= 0, "a whole number, not negative")
+            _require(self, name, lambda v: _whole(v) and 0 <= v < 2**63, "a whole number, not negative, below 2^63")
         for name in ("norm_batch", "checkpoint_steps"):
             _require(self, name, lambda v: v is None or (_whole(v) and v >= 1), "a whole number of at least 1")
         _require(self, "train_eval", lambda v: v is None or (_whole(v) and v >= 0), "a whole number, not negative")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -13,17 +14,24 @@ from ..errors import DivergedError
 from ..layers import norm_layers
 
 
-def explain(net: nn.Module, images: Tensor, step: int, epoch: int, lr: float, loss: float) -> DivergedError:
+def explain(
+    net: nn.Module, images: Tensor, step: int, epoch: int, lr: float, loss: float, norm: float
+) -> DivergedError:
     """The error that names step, learning rate and layer, with a remedy."""
     where = _where(net, images)
-    value = "the gradient" if torch.tensor(loss).isfinite() else f"the loss ({loss})"
+    if where is None:
+        what = f"the loss is {loss:.3g}, the norm of the gradient {norm:.3g}"
+    elif math.isfinite(loss):
+        what = f"the gradient is not finite, first {where}"
+    else:
+        what = f"the loss is {loss}, not finite first {where}"
     return DivergedError(
-        f"diverged at step {step} (epoch {epoch + 1}, learning rate {lr:.3g}): {value} is not finite, first {where}; "
-        "choose a smaller --lr, or --clip 1, or --warmup-steps 500"
+        f"diverged at step {step} (epoch {epoch + 1}, learning rate {lr:.3g}): {what}; choose a smaller --lr, or "
+        "--clip 1, or --warmup-steps 500"
     )
 
 
-def _where(net: nn.Module, images: Tensor) -> str:
+def _where(net: nn.Module, images: Tensor) -> str | None:
     if not images.isfinite().all():
         return "in the images of the batch"
     for name, parameter in net.named_parameters():
@@ -40,7 +48,7 @@ def _where(net: nn.Module, images: Tensor) -> str:
     for name, parameter in reversed(list(net.named_parameters())):
         if parameter.grad is not None and not parameter.grad.isfinite().all():
             return f"in the gradient of {name}"
-    return "in the sum over all parameters"
+    return None
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
     """What a reader needs to repeat a run, JSON."""
     return {
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: version(name) for name in PACKAGES},
         "commit": _commit(),
         "command": sys.argv,
         "platform": platform.platform(),
@@ -29,7 +29,8 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
     }
 
 
-def _version(name: str) -> str | None:
+def version(name: str) -> str | None:
+    """Of an installed package; None if it is not."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

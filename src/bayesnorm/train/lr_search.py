@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch import nn
@@ -61,6 +62,8 @@ def search(
     trials: list[Trial] = []
 
     def loss(exponent: float) -> float:
+        if len(trials) >= config.lr_trials:  # scipy makes one more than it was allowed
+            raise StopIteration
         lr = 10.0**exponent
         trial = next((t for t in known if math.isclose(t.lr, lr, rel_tol=1e-12)), None)
         if trial is None:
@@ -71,7 +74,8 @@ def search(
         return min(trial.loss, WORST) if math.isfinite(trial.loss) else WORST * (2 + exponent - bounds[0])
 
     bounds = (math.log10(config.lr_low), math.log10(config.lr_high))
-    minimize_scalar(loss, bounds=bounds, method="bounded", options={"maxiter": config.lr_trials, "xatol": 0.02})
+    with suppress(StopIteration):
+        minimize_scalar(loss, bounds=bounds, method="bounded", options={"maxiter": config.lr_trials, "xatol": 0.02})
     found = LrSearch(tuple(trials))
     if not any(math.isfinite(trial.loss) for trial in trials):
         raise DivergedError(

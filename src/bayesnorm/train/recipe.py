@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -89,10 +90,17 @@ class Recipe:
     def __post_init__(self) -> None:
         for field in ("data", "masks", "cell_split", "model", "norm", "scale", "padding", "activation", "first_layer"):
             _require_choice(field, getattr(self, field))
+        for field in ("width", "sigma_init"):
+            _require(field, getattr(self, field), lambda v: 0 < v < math.inf, "a positive number")
+        for field in ("sigma_u", "sigma_v"):
+            _require(field, getattr(self, field), lambda v: 0 <= v < math.inf, "a number, not negative")
+        _require("split_seed", self.split_seed, lambda v: 0 <= v < 2**63, "a whole number, not negative, below 2^63")
+        if self.prior != "log-uniform":
+            _require("prior", self.prior, lambda v: 0 < v < math.inf, "a positive number or log-uniform")
         if self.data != "digits" and self.directory is None:
             raise ValueError(f"--data {self.data} needs --dir, the folder of its files")
         if self.norm == "none" and self.scale != "point":
-            raise ValueError(f"--scale {self.scale} needs a norm to scale: choose --norm batch, weight or analytic")
+            raise ValueError(f"--scale {self.scale} needs a norm to scale: choose --scale point, or another --norm")
         if self.image_size is not None:
             object.__setattr__(self, "image_size", tuple(self.image_size))
 
@@ -189,6 +197,11 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
 }
 
 
+def _require(field: str, value: Any, holds: Callable[[Any], bool], what: str) -> None:
+    if not holds(value):
+        raise ValueError(f"{field}={value!r}: must be {what}")
+
+
 def _require_choice(field: str, value: object) -> None:
     if value not in CHOICES[field]:
         raise ValueError(f"{field}={value!r}: choose {', '.join(str(c) for c in CHOICES[field] if c)}")
@@ -203,6 +216,8 @@ def resolve(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     from .config import Config
 
     merged = {**DEFAULTS.get(given.get("data", "digits"), {}), **given}
+    if merged.get("norm") == "none":
+        merged.setdefault("scale", "point")
     ours = {field.name for field in dataclasses.fields(Recipe)}
     theirs = {field.name for field in dataclasses.fields(Config)}
     unknown = sorted(set(merged) - ours - theirs)

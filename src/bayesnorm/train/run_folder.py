@@ -99,6 +99,8 @@ class RunFolder:
 
     def begin(self, about: dict[str, Any]) -> None:
         """Write the configuration; from now on the folder belongs to this run."""
+        durable.sweep(self.path)
+        checkpoint.clean(self.checkpoints)
         for name in ("metrics.jsonl", "lr_search.json", "result.json"):
             (self.path / name).unlink(missing_ok=True)
         self._about = about
@@ -118,12 +120,32 @@ class RunFolder:
                 warnings.warn(f"{error}; restored from the checkpoint of step {found.step}", stacklevel=2)
             return found.about
 
-    def repair(self) -> None:
-        """Remove what a killed process left, and put the configuration back."""
+    def take_up(self, about: dict[str, Any], found: tuple[Checkpoint, list[Record]] | None) -> None:
+        """Make the folder what it was at a checkpoint; ``about`` is its configuration.
+
+        What a killed process left is removed, ``metrics.jsonl`` is cut back, and damaged files are restored.
+        """
         durable.sweep(self.path)
-        checkpoint.clean(self.checkpoints)
-        self._about = self.about()
-        durable.write(self.path / "config.json", durable.sealed(self._about))
+        checkpoint.clean(self.checkpoints, found[0].path if found else None)
+        self._about = about
+        self._restore("config.json", durable.sealed(about), "")
+        if found is None:
+            (self.path / "metrics.jsonl").unlink(missing_ok=True)
+            return
+        stored, history = found
+        where = f"restored from the checkpoint of step {stored.step}"
+        self._restore("metrics.jsonl", _lines(history), where, cut=True)
+        if stored.counters["trials"] is not None:
+            self._restore("lr_search.json", durable.sealed({"trials": stored.counters["trials"]}), where)
+
+    def _restore(self, name: str, content: bytes, where: str, cut: bool = False) -> None:
+        """Write a file unless it is so already; say so where it was changed (``cut``: more than grown)."""
+        path = self.path / name
+        present = path.read_bytes() if path.exists() else b""
+        if present != content:
+            if where and not (cut and present.startswith(content)):
+                warnings.warn(f"{path} is {'damaged' if present else 'missing'}; {where}", stacklevel=2)
+            durable.write(path, content)
 
     def append(self, record: Record) -> None:
         """Add a line to ``metrics.jsonl``."""
@@ -157,21 +179,6 @@ class RunFolder:
             return None
         lines = bytes(found.tensors.pop("metrics").tolist()).strip(b"\n")
         return found, [json.loads(line) for line in lines.splitlines()]
-
-    def load(self) -> tuple[Checkpoint, list[Record]] | None:
-        """The same, and ``metrics.jsonl`` is cut back to it."""
-        both = self.peek()
-        if both is None:
-            return None
-        found, history = both
-        content = _lines(history)
-        path = self.path / "metrics.jsonl"
-        present = path.read_bytes() if path.exists() else b""
-        if present != content:
-            if not present.startswith(content):
-                warnings.warn(f"{path} is damaged; restored from the checkpoint of step {found.step}", stacklevel=2)
-            durable.write(path, content)
-        return both
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write how the run ended."""
@@ -214,7 +221,7 @@ def _lines(records: list[Record]) -> bytes:
 
 def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") -> str | None:
     """The first setting in which two configurations differ, in words; those that change no result do not count."""
-    for key in sorted({*stored, *asked}):
+    for key in dict.fromkeys((*asked, *stored)):
         if key in OPERATIONAL:
             continue
         before, now = stored.get(key), asked.get(key)
@@ -225,3 +232,12 @@ def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") ->
         elif before != now:
             return f"{path}{key} was {before!r}, now it is {now!r}"
     return None
+
+
+IDENTITY = ("config", "recipe", "data", "network")
+"""What makes a run: settings first, as they explain differences of the rest."""
+
+
+def same(stored: dict[str, Any], asked: dict[str, Any]) -> str | None:
+    """The first difference between two runs, in words."""
+    return difference({key: stored.get(key) for key in IDENTITY}, {key: asked.get(key) for key in IDENTITY})

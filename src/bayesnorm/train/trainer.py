@@ -27,6 +27,9 @@ from .events import Record
 from .optimizer import Schedule, make_optimizer, state_tensors
 from .world import World
 
+EXPLODED = 1e4
+"""A mean NLL beyond this is no training any more, though it is finite: chance is log(classes)."""
+
 
 class Trainer:
     """Everything that a step needs and changes.
@@ -59,16 +62,13 @@ class Trainer:
         net = self.net
         if self.config.channels_last:
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        local = False
         for layer in norm_layers(net).values():
             if isinstance(layer.norm, BatchNorm):
                 layer.norm.sync = self.config.sync_bn
-                local = not self.config.sync_bn
         if self.config.compile:
             net = cast(nn.Module, torch.compile(net))
         if self.world.size > 1:
-            # Local running averages differ between processes: all take those of rank 0, which is the one that saves.
-            net = DistributedDataParallel(net, broadcast_buffers=local)
+            net = DistributedDataParallel(net)
         return net
 
     @property
@@ -104,8 +104,8 @@ class Trainer:
         found = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(found)
         loss, nll, kl, size, wish = self._agreed(part, terms, norm, stop)
-        if not math.isfinite(loss + size):
-            raise explain(self.net, batch.images, self.step_count, self.epoch, lr, loss)
+        if not math.isfinite(loss + size) or nll > EXPLODED:
+            raise explain(self.net, batch.images, self.step_count, self.epoch, lr, loss, size)
         if self.config.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.config.clip, norm)
         self.optimizer.step()
@@ -144,7 +144,7 @@ class Trainer:
         if not self.data.per_pixel:
             return len(batch.targets) / batch.whole
         counted = (batch.targets != IGNORE).sum().double()
-        return counted / self.world.total(counted.clone())
+        return counted / self.world.total(counted.clone()).clamp(min=1)
 
     def next_epoch(self) -> None:
         """Go on to the next epoch."""
@@ -154,6 +154,8 @@ class Trainer:
     def measure(self) -> Record:
         """Measurements at the end of an epoch: loss in training, and both splits in evaluation mode."""
         sums, count = self.sums, self.sums["count"]
+        # Running averages of local batch norm differ between processes: rank 0 is the one that saves.
+        self.world.share(self.net.buffers())
         limit = len(self.data.val) if self.config.train_eval is None else self.config.train_eval
         train = self.evaluate("train", limit) if limit else None
         val = self.evaluate("val")

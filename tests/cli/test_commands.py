@@ -324,10 +324,17 @@ def small_demo(monkeypatch):
     monkeypatch.setattr("bayesnorm.cli.demo.TABLE", ("none", "batch+projection", "analytic+projection+bayes"))
     small = {"width": 0.0625, "batch": 256, "lr_trials": 2, "lr_epochs": 1, "lr_high": 0.1, "train_eval": 0}
     monkeypatch.setitem(recipes.DEFAULTS, "digits", {**recipes.DEFAULTS["digits"], **small})
+    monkeypatch.setattr("bayesnorm.cli.demo.side_by_side", one_after_another)
+
+
+def one_after_another(names, work, arguments, show):
+    """In this process, where the settings are changed; real processes are in test_workers.py."""
+    for name in names:
+        work(name, show[name], *arguments)
 
 
 def test_demo_trains_compares_and_draws(bayesnorm_, small_demo, monkeypatch):
-    status, out, err = bayesnorm_("demo", "--epochs", "1")
+    status, out, err = bayesnorm_("demo", "--epochs", "1", "--lr-trials", "2")
     assert (status, err) == (0, "")
     for method in ("none", "batch+projection", "analytic+projection+bayes"):
         assert f"{method}: learning rate" in out
@@ -341,14 +348,14 @@ def test_demo_trains_compares_and_draws(bayesnorm_, small_demo, monkeypatch):
     assert all(Path(name).stat().st_size > 1000 for name in files)
     table = out[out.index("scikit-learn's") :]
     monkeypatch.setattr("bayesnorm.train.trainer.Trainer.step", lambda *args: pytest.fail("trained again"))
-    status, again, _ = bayesnorm_("demo", "--epochs", "1")
+    status, again, _ = bayesnorm_("demo", "--epochs", "1", "--lr-trials", "2")
     assert status == 0
     assert again == table, "finished, it shows the table"
 
 
 def test_demo_of_other_epochs_does_not_mix(bayesnorm_, small_demo):
-    assert bayesnorm_("demo", "--epochs", "1", "--out", "d")[0] == 0
-    status, _, err = bayesnorm_("demo", "--epochs", "2", "--out", "d")
+    assert bayesnorm_("demo", "--epochs", "1", "--lr-trials", "2", "--out", "d")[0] == 0
+    status, _, err = bayesnorm_("demo", "--epochs", "2", "--lr-trials", "2", "--out", "d")
     assert status == 1
     assert "config.epochs was 1, now it is 2" in one_line(err)
 

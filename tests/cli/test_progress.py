@@ -24,9 +24,9 @@ def screen(terminal):
 
 def output(events, terminal, title=""):
     console = screen(terminal)
-    with shown(console, title) as callback:
+    with shown(console, title) as callbacks:
         for event in events:
-            callback(event)
+            callbacks[title](event)
     return console.file.getvalue()
 
 
@@ -101,8 +101,8 @@ def test_of_many_epochs_there_are_about_fifty_lines_the_last_among_them(epochs):
 
 def test_lines_are_not_broken_in_a_narrow_file():
     console = Console(file=io.StringIO(), width=20)
-    with shown(console, "analytic+projection+bayes") as callback:
-        callback(start())
+    with shown(console, "analytic+projection+bayes") as callbacks:
+        callbacks["analytic+projection+bayes"](start())
     assert len(console.file.getvalue().splitlines()) == 1
 
 

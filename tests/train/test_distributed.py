@@ -37,7 +37,7 @@ def start(*command):
 def ended(process):
     """Status and output; a launch that hangs is ended."""
     try:
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.terminate()
         pytest.fail(f"the launch hangs: {process.communicate()[0]}")

@@ -326,3 +326,12 @@ def test_a_stop_without_a_folder_says_that_nothing_was_saved():
     with pytest.raises(StoppedError, match=r"after step \d: nothing was saved, as there is no run folder") as caught:
         fit(network("weight"), made_up(), QUICK, callbacks=[halt])
     assert (caught.value.signal, caught.value.exit_code) == (15, 143)
+
+
+def test_a_search_made_before_leaves_no_trace_in_the_generator(tmp_path):
+    """Dropout draws from torch's generator: a run that finds its search done must draw what the others draw."""
+    whole = fit(own(), made_up(), SEARCH, out=tmp_path / "whole")
+    find_lr(own(), made_up(), SEARCH, out=tmp_path / "parts")
+    parts = fit(own(), made_up(), SEARCH, out=tmp_path / "parts", resume=True)
+    assert parts.result == whole.result
+    assert parts.history == whole.history

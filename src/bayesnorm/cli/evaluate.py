@@ -12,6 +12,7 @@ from rich.console import Console
 from torch import nn
 
 from ..data.base import Data
+from ..errors import RunError
 from ..evaluate import Metrics, as_json
 from ..evaluate import evaluate as measure
 from ..train import load
@@ -51,10 +52,18 @@ def evaluated(
     name = f"evaluation-{part}.json"
     stored = folder.read(name)
     if stored is not None and stored["samples"] == samples and stored["step"] == step:
-        return {way: _metrics(values) for way, values in stored["metrics"].items()}
+        return stored_evaluation(folder, part)
     metrics = measure(net, data, part, samples, seed)
     folder.write(name, {"split": part, "samples": samples, "step": step, "metrics": as_json(metrics)})
     return metrics
+
+
+def stored_evaluation(folder: RunFolder, part: str) -> dict[str, Metrics]:
+    """What was measured before."""
+    stored = folder.read(f"evaluation-{part}.json")
+    if stored is None:
+        raise RunError(f"{folder.path} was not evaluated: `bayesnorm eval {folder.path} --split {part}` does")
+    return {way: _metrics(values) for way, values in stored["metrics"].items()}
 
 
 def _metrics(values: dict[str, Any]) -> Metrics:
@@ -68,6 +77,6 @@ def show(screen: Console, folder: RunFolder, metrics: dict[str, Metrics], part: 
     method = method_name(about["recipe"]["norm"], about["recipe"]["scale"], about["config"]["project"])
     title = f"{about['data']['name']}, {part}, {metrics['single'].count} targets, step {step}: {folder.path}"
     screen.print(evaluation_table({method: metrics}, title))
-    found = folder.peek()
-    if found is not None and found[1] and found[1][-1]["sigma_over_s"]:
-        screen.print(scales_table({method: found[1][-1]["sigma_over_s"]}))
+    history = folder.history()
+    if history and history[-1]["sigma_over_s"]:
+        screen.print(scales_table({method: history[-1]["sigma_over_s"]}))

@@ -79,7 +79,7 @@ def _help(cls: type, name: str) -> str:
     """From the docstring, where each setting is explained once."""
     text = re.search(rf"^ +{name}: (.*?)(?=^ +\w+: |^\s*$|\Z)", inspect.cleandoc(cls.__doc__ or "") + "\n", re.M | re.S)
     assert text is not None, f"{cls.__name__}.{name} is not explained"
-    words = " ".join(text.group(1).replace("``", "").replace('"', "").split())
+    words = " ".join(text.group(1).replace("``", "").replace('"', "").replace("None:", "not given:").split())
     return words
 
 

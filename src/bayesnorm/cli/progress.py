@@ -14,10 +14,10 @@ from .world import is_first
 
 
 @contextmanager
-def shown(console: Console, title: str = "") -> Iterator[Callback]:
-    """A callback that shows progress; only the first of several processes does."""
+def shown(console: Console, *titles: str) -> Iterator[dict[str, Callback]]:
+    """A callback per title that shows progress; only the first of several processes shows it."""
     if not is_first():
-        yield lambda event: None
+        yield {title: lambda event: None for title in titles}
     elif console.is_terminal:
         columns = (
             SpinnerColumn(),
@@ -27,9 +27,9 @@ def shown(console: Console, title: str = "") -> Iterator[Callback]:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, transient=True) as bar:
-            yield _Live(bar, title)
+            yield {title: _Live(bar, title) for title in titles}
     else:
-        yield _Lines(console, title)
+        yield {title: _Lines(console, title) for title in titles}
 
 
 class _Live:
@@ -37,11 +37,12 @@ class _Live:
 
     def __init__(self, bar: Progress, title: str) -> None:
         self.bar, self.title = bar, title
-        self.task = bar.add_task(title, total=None, rate="")
+        self.task = bar.add_task(title, total=None, rate="", visible=False)
         self.start = Started.__new__(Started)
         self.begin, self.validation = time.monotonic(), ""
 
     def __call__(self, event: Event) -> None:
+        self.bar.update(self.task, visible=True)
         if isinstance(event, Tried):
             text = f"{self.title} learning rate {event.lr:.2g}: loss {event.loss:.4f}"
             self.bar.update(self.task, description=text, total=event.trials, completed=event.trial)

@@ -48,13 +48,12 @@ def row(path: Path, base: Path) -> list[str]:
         warnings.simplefilter("ignore")
         try:
             about, result = folder.about(), folder.result()
-            loaded = folder.peek()
+            history = folder.history()
         except RunError as error:
             return [name, "", "", "", "", "", "", f"damaged: {error}"]
         test = folder.read("evaluation-test.json")
     recipe, config = about["recipe"], about["config"]
     method = method_name(recipe["norm"], recipe["scale"], config["project"]) if recipe else "own network"
-    history = loaded[1] if loaded else []
     state = result["state"] if result else "running" if folder.is_held() else "resumable"
     return [name, about["data"]["name"], method, f"{len(history)}/{config['epochs']}", *_scores(history, test), state]
 

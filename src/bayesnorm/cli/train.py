@@ -56,7 +56,7 @@ def train(
     data = recipe.load().to(place)
     net = recipe.build(data, config.seed, place)
     with ExitStack() as stack:
-        callbacks: list[Callback] = [stack.enter_context(shown(screen))]
+        callbacks: list[Callback] = [stack.enter_context(shown(screen, ""))[""]]
         if tensorboard and is_first():
             callbacks.append(stack.enter_context(_tensorboard(path)))
         run = fit(net, data, config, out=path, resume=resume, callbacks=callbacks, recipe=recipe.as_dict())
@@ -85,8 +85,8 @@ def lr(
     screen, place = console(), choose_device(device)
     data = recipe.load().to(place)
     net = recipe.build(data, config.seed, place)
-    with shown(screen) as progress:
-        found = find_lr(net, data, config, out=path, resume=resume, callbacks=[progress], recipe=recipe.as_dict())
+    with shown(screen, "") as progress:
+        found = find_lr(net, data, config, out=path, resume=resume, callbacks=[progress[""]], recipe=recipe.as_dict())
     if is_first():
         files = _draw_search(RunFolder(path), [dataclasses.asdict(trial) for trial in found.trials], found.best)
         screen.print(f"learning rate {found.best:.4g}; the curve is in {files[0]}", highlight=False, soft_wrap=True)

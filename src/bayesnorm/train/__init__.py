@@ -1,9 +1,9 @@
 """Training that survives any crash: configuration, loop, checkpoints, learning-rate search."""
 
-from ._fit import Run as Run
 from ._fit import find_lr as find_lr
 from ._fit import fit as fit
 from ._load import Loaded as Loaded
 from ._load import load as load
 from .config import Config as Config
 from .recipe import Recipe as Recipe
+from .session import Run as Run

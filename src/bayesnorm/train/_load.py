@@ -12,11 +12,11 @@ from torch import nn
 
 from ..data.base import Data
 from ..errors import RunError
-from ._fit import fill_
 from .config import Config
 from .events import Record
 from .recipe import Recipe
 from .run_folder import RunFolder, same
+from .state import fill_
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ class Config:
         lr_trials: networks that the search trains.
         lr_epochs: epochs for which it trains each.
         lr_low: smallest learning rate of the search.
-        lr_high: largest.
+        lr_high: largest learning rate of the search.
         optimizer: ``"sgd"`` (Nesterov momentum) or ``"adam"``.
-        momentum: of SGD.
+        momentum: momentum of SGD.
         variance_step: learning rate of the posterior's variances in units of ``lr``; None: 100 with SGD, 1 with Adam.
         decay_epochs: epochs in which the learning rate falls to a tenth, ``lr * g^epoch``; None: half of ``epochs``.
         warmup_steps: steps over which the learning rate rises linearly from 0.
@@ -38,7 +38,7 @@ class Config:
         compile: compile the network with ``torch.compile``.
         channels_last: memory format of the images and the convolutions.
         deterministic: use deterministic kernels, without which a resumed run is not bitwise the same on CUDA.
-        seed: of order, augmentation and, where the network is built by a recipe, its initialization.
+        seed: decides order, augmentation and, where the network is built by a recipe, its initialization.
         train_eval: training samples on which the loss in evaluation mode is measured after every epoch; None: as many
             as there are validation samples.
         checkpoint_seconds: time between checkpoints.

@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import nn
 
 from ..data.base import Data
@@ -38,6 +40,16 @@ class LrSearch:
     def best(self) -> float:
         """The learning rate of the lowest loss."""
         return min(self.trials, key=lambda trial: trial.loss).lr
+
+
+def as_json(trials: tuple[Trial, ...]) -> list[dict[str, float | None]]:
+    """For a file; an infinite loss is null."""
+    return [{"lr": t.lr, "loss": t.loss if math.isfinite(t.loss) else None} for t in trials]
+
+
+def from_json(trials: list[dict[str, Any]] | None) -> tuple[Trial, ...]:
+    """What ``as_json`` wrote; nothing for None."""
+    return tuple(Trial(t["lr"], math.inf if t["loss"] is None else t["loss"]) for t in trials or ())
 
 
 def search(
@@ -86,6 +98,7 @@ def search(
 
 
 def _train(net: nn.Module, data: Data, config: Config, lr: float, world: World, stopping: Callable[[], bool]) -> float:
+    torch.manual_seed(config.seed)
     trainer = Trainer(copy.deepcopy(net), data, config, lr, world)
     last = 0.0
     try:

@@ -47,7 +47,7 @@ class Recipe:
 
     Arguments:
         data: ``"digits"``, ``"cifar10"``, ``"cells"`` or ``"folder"``.
-        directory: where the files are.
+        directory: folder of its files.
         split_seed: decides which samples are for validation.
         image_size: ``(H, W)`` to which the images of a folder are scaled; None: they all have one size.
         masks: of the cells: ``"expert"``, ``"expert+auto"`` or ``"auto"``.
@@ -56,15 +56,15 @@ class Recipe:
         norm: ``"none"``, ``"batch"``, ``"weight"`` or ``"analytic"``.
         scale: ``"point"``, ``"noise"`` or ``"bayes"``.
         width: factor on the channels.
-        padding: of All-CNN.
-        activation: of the cell network.
+        padding: none or one that keeps the size, of All-CNN.
+        activation: that of the cell network.
         first_layer: of analytic norm: ``"moments"`` or ``"patch"``.
         sigma_init: first sigma of the posterior, relative to s.
         prior: std of the prior, or ``"log-uniform"``.
         per_layer_variance: one sigma for a layer.
         stochastic_bias: a posterior over the bias too.
         sigma_u: std of the factor of the noise scale.
-        sigma_v: std of its summand.
+        sigma_v: std of the summand of the noise scale.
     """
 
     data: Literal["digits", "cifar10", "cells", "folder"] = "digits"

@@ -180,6 +180,11 @@ class RunFolder:
         lines = bytes(found.tensors.pop("metrics").tolist()).strip(b"\n")
         return found, [json.loads(line) for line in lines.splitlines()]
 
+    def history(self) -> list[Record]:
+        """The metrics up to the latest intact checkpoint."""
+        found = self.peek()
+        return found[1] if found else []
+
     def finish(self, result: dict[str, Any]) -> None:
         """Write how the run ended."""
         durable.write(self.path / "result.json", durable.sealed(result))

@@ -1,0 +1,104 @@
+"""Several trainings side by side, each in a process of its own with one thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import BayesnormError, StoppedError
+from ..train.events import Callback, EpochEnded, Event, Started
+from ..train.signals import caught
+
+Work = Callable[..., None]
+"""``work(name, emit, *arguments)``, a function of a module: the process imports it."""
+
+
+AT_ONCE = 2
+
+
+@dataclass(frozen=True)
+class _Failed:
+    message: str
+    status: int
+
+
+def side_by_side(names: Sequence[str], work: Work, arguments: Sequence[Any], show: dict[str, Callback]) -> None:
+    """Do ``work`` for every name, two at a time; the first error ends all, after they have saved their state.
+
+    Two processes of one thread are faster than one of two: small networks have nothing to divide.
+
+    Arguments:
+        names: what to do, the longest first.
+        work: called in the process.
+        arguments: the same for all.
+        show: called here with the events of each.
+    """
+    context = multiprocessing.get_context("spawn")
+    events: Any = context.Queue()
+    pending = list(names)
+    running: dict[str, Any] = {}
+    failed: _Failed | None = None
+    told: set[str] = set()
+    with caught() as stop:
+        while running or (pending and failed is None):
+            while pending and len(running) < min(AT_ONCE, os.cpu_count() or 1) and failed is None:
+                name = pending.pop(0)
+                running[name] = context.Process(target=_child, args=(name, events, work, arguments), daemon=True)
+                running[name].start()
+            failed = failed or _receive(events, show)
+            if failed is None and stop.signal is not None:
+                failed = _Failed(f"stopped by signal {stop.signal}: the same command goes on", 128 + stop.signal)
+            for name in [name for name, process in running.items() if not process.is_alive()]:
+                failed = failed or _receive(events, show)
+                status = running.pop(name).exitcode
+                if failed is None and status:
+                    failed = _Failed(f"{name}: its process ended with {status}; the same command goes on", 1)
+            if failed is not None:
+                for name in set(running) - told:
+                    running[name].terminate()  # SIGTERM: it saves its state
+                    told.add(name)
+    if failed is not None and failed.status > 128:
+        raise StoppedError(failed.message, failed.status - 128)
+    if failed is not None:
+        error = BayesnormError(failed.message)
+        error.exit_code = failed.status
+        raise error
+
+
+def _receive(events: Any, show: dict[str, Callback]) -> _Failed | None:
+    """Hand on what has come; a failure is returned."""
+    found = None
+    try:
+        while True:
+            name, event = events.get(timeout=0.1)
+            if isinstance(event, _Failed):
+                found = found or event
+            else:
+                show[name](event)
+    except queue.Empty:
+        return found
+
+
+def _child(name: str, events: Any, work: Work, arguments: Sequence[Any]) -> None:
+    torch.set_num_threads(1)
+
+    def emit(event: Event) -> None:
+        # The network stays here: only numbers travel.
+        light: dict[str, Any] = {"net": None} if isinstance(event, Started | EpochEnded) else {}
+        events.put((name, dataclasses.replace(event, **light)))
+
+    try:
+        work(name, emit, *arguments)
+    except Exception as error:
+        if isinstance(error, StoppedError):
+            return  # we were told to
+        status = error.exit_code if isinstance(error, BayesnormError) else 1
+        message = str(error) if isinstance(error, ValueError | OSError) else f"{type(error).__name__}: {error}"
+        events.put((name, _Failed(f"{name}: {message}", status)))

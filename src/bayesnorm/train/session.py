@@ -1,0 +1,297 @@
+"""How a run goes: start or go on, train, save, finish."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.base import Data
+from ..errors import DivergedError, RunError, StoppedError
+from .checkpoint import Checkpoint
+from .config import Config
+from .environment import changed, environment
+from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped, Tried
+from .lr_search import LrSearch, Trial, as_json, from_json, search
+from .run_folder import RunFolder, same
+from .signals import Stop
+from .state import digest, fill_, signature
+from .trainer import Trainer
+from .world import World
+
+
+@dataclass
+class Run:
+    """A trained network and how it came about.
+
+    Arguments:
+        net: the network, in evaluation mode.
+        config: how it was trained.
+        lr: the learning rate, given or found.
+        history: a record per epoch.
+        result: how the run ended; ``digest`` is that of every tensor of the final state.
+        search: trials of the learning-rate search, if there was one.
+        path: its folder, if it was saved.
+    """
+
+    net: nn.Module
+    config: Config
+    lr: float
+    history: list[Record]
+    result: dict[str, Any]
+    search: LrSearch | None = None
+    path: Path | None = None
+
+
+@dataclass
+class Session:
+    """One call of ``fit`` or ``find_lr``: enter the folder, find the learning rate, go on, save, finish.
+
+    Arguments:
+        net: trained in place.
+        data: on the device of the network.
+        config: how.
+        world: the processes that take part.
+        stop: whether a signal has come.
+        callbacks: called with events.
+        recipe: stored with the run.
+        folder: of the run; None writes nothing.
+
+    ``history`` and ``search`` are filled on the way.
+    """
+
+    net: nn.Module
+    data: Data
+    config: Config
+    world: World
+    stop: Stop
+    callbacks: Sequence[Callback]
+    recipe: dict[str, Any]
+    folder: RunFolder | None = None
+    history: list[Record] = field(default_factory=list)
+    search: LrSearch | None = None
+    saved_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def disk(self) -> RunFolder | None:
+        """The folder, in the process that writes it."""
+        return self.folder if self.world.writes else None
+
+    def find_lr(self, resume: bool) -> LrSearch:
+        """The search alone."""
+        self._learning_rate(self._enter(self.disk, resume) if self.disk else None)
+        assert self.search is not None
+        return self.search
+
+    def run(self, resume: bool) -> Run:
+        """Start or go on, to the end."""
+        stored = self._enter(self.disk, resume) if self.disk else None
+        lr = self._learning_rate(stored)
+        torch.manual_seed(self.config.seed)  # whatever the search has drawn
+        trainer = Trainer(self.net, self.data, self.config, lr, self.world)
+        self._restore(trainer, stored)
+        result = self.disk.result() if self.disk else None
+        if result is not None and result["steps"] != trainer.step_count:
+            result = None  # the end was reached, but its checkpoint is damaged
+        if not self.world.agree(int(result is not None)):
+            self._train(trainer)
+            result = self._finish(trainer)
+        self.net.eval()
+        path = None if self.folder is None else self.folder.path
+        return Run(self.net, self.config, lr, self.history, result or {}, self.search, path)
+
+    def _enter(self, folder: RunFolder, resume: bool) -> Checkpoint | None:
+        """Begin a run in the folder, or make sure that it is this one and take up its last state."""
+        about = {
+            "config": self.config.as_dict(),
+            "recipe": self.recipe,
+            "data": {"name": self.data.name, "digest": self.data.digest()},
+            "network": signature(self.net),
+        }
+        now = environment(self.world.device, self.world.size)
+        if not folder.exists():
+            folder.begin({**about, "environment": now})
+            folder.note("start", step=0, pid=os.getpid())
+            return None
+        if not resume:
+            raise RunError(f"{folder.path} holds a run already: pass --resume to go on with it, or another --out")
+        stored = folder.about()
+        self._compare(folder, stored, about)
+        found = folder.peek()
+        if found is not None:
+            self._compare_checkpoint(found[0], stored)
+        elif (folder.result() or {}).get("state") == "finished":
+            raise RunError(
+                f"{folder.path} is finished, but its checkpoints are gone: restore them, or delete the folder"
+            )
+        moved = changed(stored["environment"], now)
+        if moved is not None:
+            warnings.warn(f"{moved}: the resumed run may differ in the last digits", stacklevel=2)
+        folder.take_up(stored, found)
+        folder.note("start", step=found[0].step if found else 0, pid=os.getpid())
+        if found is None:
+            return None
+        self.history = found[1]
+        return found[0]
+
+    def _compare(self, folder: RunFolder, stored: dict[str, Any], about: dict[str, Any]) -> None:
+        found = same(stored, about)
+        if found is not None:
+            raise RunError(f"{folder.path} is another run: {found}; repeat its options, or choose another --out")
+        result = folder.result()
+        if result is not None and result["state"] == "diverged":
+            raise DivergedError(f"{folder.path}: {result['message']}; then choose another --out")
+
+    def _compare_checkpoint(self, checkpoint: Checkpoint, stored: dict[str, Any]) -> None:
+        found = same(stored, checkpoint.about)
+        if found is not None:
+            raise RunError(
+                f"{checkpoint.path} is of another run: {found} there; put the checkpoints of this run back, or choose "
+                "another --out"
+            )
+
+    def _learning_rate(self, stored: Checkpoint | None) -> float:
+        """As given, or as found: now, or before the run was interrupted."""
+        if self.config.lr != "auto":
+            return float(self.config.lr)
+        complete = self.world.agree(int(stored is not None))
+        if stored is not None:
+            trials = from_json(stored.counters["trials"])
+        else:
+            document = self.disk.read("lr_search.json") if self.disk else None
+            trials = from_json(document["trials"] if document else None)
+        known = self._shared(trials)
+        if complete:
+            self.search = LrSearch(known)
+            return self.search.best
+
+        def tried(found: LrSearch) -> None:
+            trial = found.trials[-1]
+            if self.disk is not None and len(found.trials) > len(known):
+                self.disk.write("lr_search.json", {"trials": as_json(found.trials)})
+            self._emit(Tried(len(found.trials), self.config.lr_trials, trial.lr, trial.loss))
+
+        try:
+            self.search = search(self.net, self.data, self.config, self.world, known, tried, self._wants_to_stop)
+        except InterruptedError:
+            raise self._stopped("during the learning-rate search, whose finished trials are kept") from None
+        return self.search.best
+
+    def _shared(self, known: tuple[Trial, ...]) -> tuple[Trial, ...]:
+        """Trials that rank 0 read, in all processes."""
+        count = self.world.agree(len(known))
+        values = torch.tensor([[t.lr, t.loss] for t in known] or [[0.0, 0.0]] * count, dtype=torch.float64)
+        self.world.share([values])
+        return tuple(Trial(*row) for row in values.tolist()[:count])
+
+    def _restore(self, trainer: Trainer, stored: Checkpoint | None) -> None:
+        """Put everything as it was at the checkpoint, in all processes."""
+        tensors = self._tensors(trainer)
+        if stored is not None:
+            fill_(tensors, stored.tensors)
+            trainer.load_counters(stored.counters)
+        if self.world.size > 1:
+            self.world.share(tensors.values())
+            numbers = torch.tensor([trainer.epoch, trainer.batch, *trainer.sums.values()], dtype=torch.float64)
+            self.world.share([numbers])
+            epoch, batch, *sums = numbers.tolist()
+            trainer.load_counters(
+                {"epoch": int(epoch), "batch": int(batch), "sums": dict(zip(trainer.sums, sums, strict=True))}
+            )
+        torch.set_rng_state(tensors["generator.cpu"])
+        if "generator.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["generator.cuda"], self.world.device)
+
+    def _tensors(self, trainer: Trainer) -> dict[str, Tensor]:
+        """Everything that a checkpoint holds."""
+        tensors = {**trainer.tensors(), "generator.cpu": torch.get_rng_state()}
+        if self.world.device.type == "cuda":
+            tensors["generator.cuda"] = torch.cuda.get_rng_state(self.world.device)
+        return tensors
+
+    def _train(self, trainer: Trainer) -> None:
+        steps, epochs = len(trainer.batches), self.config.epochs
+        self._emit(Started(self.net, trainer.lr, trainer.step_count, trainer.epoch, epochs, steps))
+        while trainer.epoch < epochs:
+            stopping = False
+            while trainer.batch < steps and not stopping:
+                stopping = self._step(trainer)
+                self._emit(Stepped(trainer.step_count, trainer.running_loss))
+                if stopping or (trainer.batch < steps and self._due(trainer)):
+                    self._save(trainer)
+            if stopping:
+                raise self._stopped(f"after step {trainer.step_count}")
+            record = trainer.measure()
+            trainer.next_epoch()
+            self.history.append(record)
+            if self.disk is not None:
+                self.disk.append(record)
+            self._emit(EpochEnded(self.net, record))
+            stopping = float(self.world.total(torch.tensor([float(self._wants_to_stop())]))) > 0
+            if stopping or self._due(trainer) or trainer.epoch == epochs:
+                self._save(trainer)
+            if stopping:
+                raise self._stopped(f"after step {trainer.step_count}")
+
+    def _step(self, trainer: Trainer) -> bool:
+        try:
+            return trainer.step(self._wants_to_stop())
+        except DivergedError as error:
+            if self.disk is None:
+                raise
+            message = f"{error} ({self.disk.last_checkpoint()})"
+            self.disk.finish({"state": "diverged", "message": message, "step": trainer.step_count, "lr": trainer.lr})
+            raise DivergedError(message) from None
+
+    def _wants_to_stop(self) -> bool:
+        return self.stop.signal is not None
+
+    def _stopped(self, where: str) -> StoppedError:
+        number = self.stop.signal or 15
+        how = "pass --resume to go on" if self.folder else "nothing was saved, as there is no run folder"
+        if self.disk is not None:
+            self.disk.note("stop", signal=number)
+        return StoppedError(f"stopped by signal {number} {where}: {how}", number)
+
+    def _due(self, trainer: Trainer) -> bool:
+        every = self.config.checkpoint_steps
+        late = time.monotonic() - self.saved_at >= self.config.checkpoint_seconds
+        return late or (every is not None and trainer.step_count % every == 0)
+
+    def _save(self, trainer: Trainer) -> None:
+        self.saved_at = time.monotonic()
+        if self.disk is not None:
+            counters = {
+                **trainer.counters(),
+                "lr": trainer.lr,
+                "trials": as_json(self.search.trials) if self.search else None,
+            }
+            path = self.disk.save(trainer.step_count, counters, self._tensors(trainer), self.history)
+            self._emit(Saved(trainer.step_count, path))
+
+    def _finish(self, trainer: Trainer) -> dict[str, Any]:
+        result = {
+            "state": "finished",
+            "epochs": trainer.epoch,
+            "steps": trainer.step_count,
+            "lr": trainer.lr,
+            "digest": digest(trainer.tensors()),
+        }
+        if self.history:  # only the process that writes has that of a resumed run
+            result |= {key: self.history[-1][key] for key in ("train_nll", "val_nll", "val_accuracy", "val_ece")}
+        if self.disk is not None:
+            self.disk.finish(result)
+            self.disk.note("finish", step=trainer.step_count)
+        return result
+
+    def _emit(self, event: Event) -> None:
+        if self.world.writes:
+            for callback in self.callbacks:
+                callback(event)

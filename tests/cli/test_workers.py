@@ -1,0 +1,50 @@
+import os
+import signal
+
+import jobs
+import pytest
+
+from bayesnorm.cli.workers import side_by_side
+from bayesnorm.errors import BayesnormError, StoppedError
+from bayesnorm.train.events import Started, Tried
+
+
+def quiet(*names):
+    return {name: lambda event: None for name in names}
+
+
+def test_each_has_a_process_of_one_thread_and_its_events_come_here(tmp_path):
+    seen = []
+    side_by_side(["a", "b", "c"], jobs.counts, (tmp_path,), dict.fromkeys("abc", seen.append))
+    places = [(tmp_path / name).read_text().split() for name in "abc"]
+    assert len({pid for pid, _ in places} - {str(os.getpid())}) == 3
+    assert {threads for _, threads in places} == {"1"}
+    assert seen == 3 * [Started(None, 0.5, 0, 0, 1, 1)], "the network does not travel"
+
+
+def test_an_error_ends_all_after_they_have_saved(tmp_path):
+    with pytest.raises(BayesnormError, match="bad: diverged at step 3") as caught:
+        side_by_side(["good", "bad", "never"], jobs.fails, (tmp_path,), quiet("good", "bad", "never"))
+    assert caught.value.exit_code == 3
+    assert (tmp_path / "good-saved").exists()
+    assert not (tmp_path / "never-saved").exists()
+
+
+def test_a_process_that_dies_is_named(tmp_path):
+    with pytest.raises(BayesnormError, match="a: its process ended with -9"):
+        side_by_side(["a"], jobs.dies, (tmp_path,), quiet("a"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_reaches_all(tmp_path, number):
+    before = signal.getsignal(number)
+
+    def told(event):
+        assert isinstance(event, Tried)
+        signal.raise_signal(number)
+
+    with pytest.raises(StoppedError, match="the same command goes on") as caught:
+        side_by_side(["a"], jobs.waits, (tmp_path,), {"a": told})
+    assert caught.value.exit_code == 128 + number
+    assert (tmp_path / "a-saved").exists()
+    assert signal.getsignal(number) == before

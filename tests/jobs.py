@@ -1,0 +1,42 @@
+"""Work for other processes, which import it by name."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from torch import nn
+
+from bayesnorm.errors import DivergedError
+from bayesnorm.train.events import Started, Tried
+from bayesnorm.train.signals import caught
+
+
+def counts(name, emit, folder):
+    """Tells where it runs and how, and leaves a file."""
+    emit(Started(nn.Linear(1, 1), 0.5, 0, 0, 1, 1))
+    Path(folder, name).write_text(f"{os.getpid()} {__import__('torch').get_num_threads()}")
+
+
+def fails(name, emit, folder):
+    """One fails, the other works until it is told to stop."""
+    if name == "bad":
+        while not Path(folder, "started").exists():
+            time.sleep(0.01)
+        raise DivergedError("diverged at step 3")
+    waits(name, emit, folder)
+
+
+def waits(name, emit, folder):
+    """Works until a signal comes, then saves."""
+    with caught() as stop:
+        Path(folder, "started").touch()
+        emit(Tried(1, 1, 0.1, 1.0))
+        while stop.signal is None:
+            time.sleep(0.01)
+    Path(folder, f"{name}-saved").touch()
+
+
+def dies(name, emit, folder):
+    """Killed from outside, as by a machine without memory."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -64,4 +64,4 @@ def train_row(method: str, emit: Callback, out: Path, settings: dict[str, object
     net = recipe.build(data, config.seed)
     folder = RunFolder(out / method)
     run = fit(net, data, config, out=folder.path, resume=True, callbacks=[emit], recipe=recipe.as_dict())
-    evaluated(run.net, data, folder, "test", SAMPLES, config.seed, run.result["steps"])
+    evaluated(run.net, data, folder, "test", SAMPLES, config.seed, run.result["steps"], quiet=True)

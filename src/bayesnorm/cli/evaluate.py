@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
 from ..data.base import Data
@@ -41,19 +42,24 @@ def evaluate(
 ) -> None:
     """Evaluate a run: accuracy, NLL and calibration error, with the mean scales and by Monte Carlo."""
     found = load(run, directory, choose_device(device))
-    metrics = evaluated(found.net, found.data, found.folder, split.value, samples, found.config.seed, found.step)
+    quiet = not console().is_terminal
+    metrics = evaluated(found.net, found.data, found.folder, split.value, samples, found.config.seed, found.step, quiet)
     show(console(), found.folder, metrics, split.value, found.step)
 
 
 def evaluated(
-    net: nn.Module, data: Data, folder: RunFolder, part: str, samples: int, seed: int, step: int
+    net: nn.Module, data: Data, folder: RunFolder, part: str, samples: int, seed: int, step: int, quiet: bool = False
 ) -> dict[str, Metrics]:
     """Metrics of a run, from its folder if they were measured there at this step, else measured and stored."""
     name = f"evaluation-{part}.json"
     stored = folder.read(name)
     if stored is not None and stored["samples"] == samples and stored["step"] == step:
         return stored_evaluation(folder, part)
-    metrics = measure(net, data, part, samples, seed)
+    with Progress(
+        TextColumn(f"evaluating on {part}"), BarColumn(None), TimeRemainingColumn(), transient=True, disable=quiet
+    ) as bar:
+        task = bar.add_task("", total=len(data.part(part)))
+        metrics = measure(net, data, part, samples, seed, lambda count: bar.advance(task, count))
     folder.write(name, {"split": part, "samples": samples, "step": step, "metrics": as_json(metrics)})
     return metrics
 

@@ -62,7 +62,13 @@ def train(
         run = fit(net, data, config, out=path, resume=resume, callbacks=callbacks, recipe=recipe.as_dict())
     if is_first():
         folder, step = RunFolder(path), run.result["steps"]
-        show(screen, folder, evaluated(run.net, data, folder, "test", samples, config.seed, step), "test", step)
+        show(
+            screen,
+            folder,
+            evaluated(run.net, data, folder, "test", samples, config.seed, step, not screen.is_terminal),
+            "test",
+            step,
+        )
         if run.search is not None:
             _draw_search(folder, [dataclasses.asdict(trial) for trial in run.search.trials], run.lr)
 

@@ -18,7 +18,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 demo: $(READY)
 	$(BIN)/bayesnorm demo

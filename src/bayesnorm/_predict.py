@@ -46,6 +46,7 @@ def predict(
     generator: torch.Generator | None = None,
     output: Literal["logits", "log_probs"] = "logits",
     max_rows: int | None = None,
+    first: int = 0,
 ) -> Prediction:
     """Predict with ``samples`` draws of the scales (0: one pass with their means), in evaluation mode, without
     gradients.
@@ -61,6 +62,7 @@ def predict(
         output: what the network returns: ``"logits"`` (also right for log-probabilities, which normalize to themselves)
             or ``"log_probs"``, taken as they are.
         max_rows: largest batch of one forward pass; None: by memory.
+        first: number of the first input, where ``x`` is a part of a larger set that is predicted piece by piece.
 
     >>> import bayesnorm
     >>> net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="weight", scale="bayes")
@@ -83,10 +85,10 @@ def predict(
     with mode(net, False), torch.no_grad(), drawing(networks, generator, shared=shared, memory={}):
         # All draws of a part in one pass: what stands before the first random scale is then computed once.
         size = max(1, rows // samples) if _expands(net, networks) else rows
-        for first in range(0, len(x), size):
-            part = x[first : first + size]
+        for start in range(0, len(x), size):
+            part = x[start : start + size]
             if networks:
-                draws = _draws(net, networks, part, first, samples, max(1, rows // len(part)))
+                draws = _draws(net, networks, part, first + start, samples, max(1, rows // len(part)))
             else:
                 draws = iter([_tensor(net(part))[None]])
             results.append(_average(draws, output))

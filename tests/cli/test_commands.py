@@ -85,7 +85,7 @@ def test_train_shows_and_keeps_everything(bayesnorm_):
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "2 epochs of 6 steps, learning rate 0.02"
-    assert re.fullmatch(r"epoch 1/2 loss \d+\.\d{4} \| validation \d+\.\d\d %, NLL \d+\.\d{4}", lines[1])
+    assert re.fullmatch(r"epoch 1/2 loss \d+\.\d{4} \| val \d+\.\d\d %, NLL \d+\.\d{4}", lines[1])
     assert lines[2].startswith("epoch 2/2")
     words = out.split()
     for name in ("accuracy", "NLL", "NLL-10", "NLL-12", "ECE", "ECE-12", "analytic+projection+bayes"):
@@ -386,7 +386,7 @@ def test_demo_of_other_epochs_does_not_mix(bayesnorm_, small_demo):
         (["eval", "."], 1, "is no run: it has no config.json"),
         (["runs", "nowhere"], 1, "nowhere: no such folder"),
         (["runs", "."], 1, "holds no run"),
-        (["data", "cifar10"], 1, "--dir is missing"),
+        (["data", "cifar10"], 1, "--data cifar10 needs --dir"),
         (["data", "mnist"], 2, "'mnist' is not one of"),
         (["data", "cells", "--dir", "nowhere"], 1, "nowhere: no such folder"),
         (["demo", "--epochs", "0"], 2, "--epochs"),

@@ -9,7 +9,7 @@ from torch import nn
 
 from bayesnorm.cli import progress
 from bayesnorm.cli.progress import shown
-from bayesnorm.train.events import EpochEnded, Saved, Started, Stepped, Tried
+from bayesnorm.train.events import EpochEnded, Saved, Started, Stepped, Tried, Trying
 
 NET = nn.Linear(1, 1)
 
@@ -39,7 +39,7 @@ def test_a_terminal_shows_epoch_loss_validation_and_speed(monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     events = [start(), *[Stepped(i, 2.0) for i in range(1, 11)], EpochEnded(NET, record(1)), Stepped(11, 1.2345)]
     text = output(events, True, "batch")
-    assert "batch epoch 2/4 loss 1.2345 | validation 87.50 %, NLL 0.2500" in text
+    assert "batch epoch 2/4 loss 1.2345 | val 87.50 %, NLL 0.2500" in text
     assert "2 steps/s" in text, "11 steps in 5.5 seconds"
     assert "\x1b[" in text, "it is drawn over"
 
@@ -55,12 +55,12 @@ def test_the_speed_of_a_resumed_run_counts_its_own_steps(monkeypatch):
 def test_a_terminal_shows_the_search():
     text = output(
         [
-            Tried(3, 10, 0.0123, 1.5),
+            Trying(3, 10, 0.0123, 0.5, 1.5),
         ],
         True,
         "weight",
     )
-    assert "weight learning rate 0.012: loss 1.5000" in text
+    assert "weight trial 3/10: learning rate 0.0123, loss 1.5000" in text
 
 
 def test_nothing_stays_on_the_terminal():
@@ -82,8 +82,8 @@ def test_elsewhere_there_are_plain_lines():
         "batch: learning rate 0.00337 (1/2): loss 1.2500",
         "batch: learning rate 0.03 (2/2): loss inf",
         "batch: 2 epochs of 10 steps, learning rate 0.0123",
-        "batch: epoch 1/2 loss 1.5000 | validation 87.50 %, NLL 0.2500",
-        "batch: epoch 2/2 loss 1.5000 | validation 87.50 %, NLL inf",
+        "batch: epoch 1/2 loss 1.5000 | val 87.50 %, NLL 0.2500",
+        "batch: epoch 2/2 loss 1.5000 | val 87.50 %, NLL inf",
     ]
 
 

@@ -73,15 +73,15 @@ def test_the_table_of_the_demo_is_not_cut(width):
 def test_sigma_per_layer():
     shown = text(scales_table({"weight+bayes": {"a": 0.123, "b": 0.04567}, "analytic+bayes": {"a": 1.0}}))
     assert cells(shown, "method") == ["method", "1", "2"]
-    assert cells(shown, "weight+bayes") == ["weight+bayes", "0.12", "0.046"]
+    assert cells(shown, "weight+bayes") == ["weight+bayes", ".12", ".046"]
     assert cells(shown, "analytic+bayes") == ["analytic+bayes", "1"]
 
 
 def test_nine_layers_fit_into_80_columns():
     """The numbers of the paper."""
-    ratios = (0.39, 0.34, 0.18, 0.29, 0.27, 0.29, 0.31, 0.61, 0.024)
+    ratios = (0.39, 0.34, 0.018, 0.029, 0.027, 0.029, 0.031, 0.061, 0.024)
     shown = text(scales_table({"analytic+projection+bayes": {str(i): ratio for i, ratio in enumerate(ratios)}}), 80)
-    assert cells(shown, "analytic+projection+bayes")[1:] == [str(ratio) for ratio in ratios]
+    assert cells(shown, "analytic+projection+bayes")[1:] == [str(ratio).removeprefix("0") for ratio in ratios]
 
 
 def test_a_file_gets_wide_lines(capsys):

@@ -23,7 +23,7 @@ def collected(data, part, **options):
     return torch.cat([images for images, _ in pieces]), torch.cat([targets for _, targets in pieces])
 
 
-@pytest.mark.parametrize("part", ["train", "val", "test"])
+@pytest.mark.parametrize("part", ["val", "test"])
 @pytest.mark.parametrize("pixels", [False, True], ids=["images", "pixels"])
 def test_a_pass_is_the_split_in_its_order(part, pixels):
     data = made_up(pixels=pixels, augment=MOVES)
@@ -58,18 +58,21 @@ def test_a_process_without_samples_sees_nothing():
 
 
 @pytest.mark.parametrize("pixels", [False, True], ids=["images", "pixels"])
-def test_validation_is_augmented_where_asked_and_alike_every_time(pixels):
+@pytest.mark.parametrize(
+    ("part", "purpose"), [("train", Purpose.AUGMENT_TRAINING_EVALUATION), ("val", Purpose.AUGMENT_VALIDATION)]
+)
+def test_training_and_where_asked_validation_are_augmented_alike_every_time(pixels, part, purpose):
     data = made_up(pixels=pixels, augment=MOVES, augment_val=True)
-    images, targets = collected(data, "val", seed=1)
-    rows = stream.rows(1, Purpose.AUGMENT_VALIDATION, 0, torch.arange(20))
-    expected, masks = data.augment(data.standardized(data.val.images), rows, data.val.targets if pixels else None)
+    split = data.part(part)
+    images, targets = collected(data, part, seed=1)
+    rows = stream.rows(1, purpose, 0, torch.arange(len(split)))
+    expected, masks = data.augment(data.standardized(split.images), rows, split.targets if pixels else None)
     assert torch.equal(images, expected)
-    assert torch.equal(targets, masks if pixels else data.val.targets)
-    assert not torch.equal(images, data.standardized(data.val.images))
-    assert torch.equal(collected(data, "val", seed=1)[0], images)
-    assert not torch.equal(collected(data, "val", seed=2)[0], images)
-    for part in ("train", "test"):
-        assert torch.equal(collected(data, part)[0], data.standardized(data.part(part).images))
+    assert torch.equal(targets, masks if pixels else split.targets)
+    assert not torch.equal(images, data.standardized(split.images))
+    assert torch.equal(collected(data, part, seed=1)[0], images)
+    assert not torch.equal(collected(data, part, seed=2)[0], images)
+    assert torch.equal(collected(data, "test")[0], data.standardized(data.test.images))
 
 
 def test_an_unknown_split_is_refused():

@@ -192,6 +192,6 @@ def tree(folder: Path) -> dict[str, str]:
 def reseal(path: Path, **changes: Any) -> None:
     """Change a sealed document and give it the checksum of its new content."""
     document = {key: value for key, value in json.loads(path.read_text()).items() if key != "sha256"} | changes
-    body = json.dumps(document, sort_keys=True)
+    body = json.dumps(document)
     document["sha256"] = hashlib.sha256(body.encode()).hexdigest()
-    path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(document, indent=1) + "\n")

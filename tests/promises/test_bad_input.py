@@ -42,7 +42,7 @@ Copy = Callable[[Path], Path]
         ("--data folder --dir /nonexistent", ["/nonexistent"]),
         ("--data cells --dir /nonexistent", ["/nonexistent"]),
         ("--batch 100000", ["batch=100000", "1294"]),
-        ("--norm-batch 64", ["norm_batch=64", "216"]),
+        ("--norm batch --norm-batch 64", ["norm_batch=64", "216"]),
     ],
 )
 def test_bad_options(command: Commands, tmp_path: Path, options: str, names: list[str]) -> None:

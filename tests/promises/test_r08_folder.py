@@ -107,7 +107,7 @@ def test_a_folder_that_is_held(command: Commands, reference: Path, tmp_path: Pat
         for options in ([], ["--resume"]):
             done = command(*TRAIN, "--out", folder, *options)
             assert (done.status, tree(folder)) == (1, before)
-            assert "running process" in done.error
+            assert ("running process" if options else "holds a run already") in done.error
         assert "running" in command("runs", folder).out
     finally:
         holder.send_signal(signal.SIGKILL)

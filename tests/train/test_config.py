@@ -86,4 +86,4 @@ def test_settings_cannot_be_changed_behind_the_checks():
 
 
 def test_only_settings_of_the_operation_may_change_in_a_run():
-    assert {"checkpoint_seconds", "checkpoint_steps", "directory"} == OPERATIONAL
+    assert {"checkpoint_seconds", "checkpoint_steps", "directory", "data.name"} == OPERATIONAL

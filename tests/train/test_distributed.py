@@ -89,8 +89,8 @@ def runs(out):
 def test_only_the_first_process_writes_and_tells(both):
     first, second = runs(both)
     assert second["events"] == 0
-    # Two trials, the start, six steps, two epochs, the last checkpoint.
-    assert first["events"] == 2 + 1 + 6 + 2 + 1
+    # Two trials of three steps, the start, six steps, two epochs, the last checkpoint.
+    assert first["events"] == 2 * (3 + 1) + 1 + 6 + 2 + 1
     lines = [json.loads(line) for line in (both / "run" / "events.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines].count("start") == len({line["pid"] for line in lines if "pid" in line}) + 2
     assert len((both / "run" / "metrics.jsonl").read_text().splitlines()) == 2

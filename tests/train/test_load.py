@@ -96,7 +96,7 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 def test_a_run_without_a_checkpoint_is_refused(copied):
     shutil.rmtree(copied / "run" / "checkpoints")
-    with pytest.raises(RunError, match="has no checkpoint yet: train it with --resume"):
+    with pytest.raises(RunError, match="has no checkpoint: train it with --resume"):
         load(copied / "run")
 
 

@@ -16,7 +16,7 @@ def asked(monkeypatch):
     seen = []
 
     def find(function, config=None, **options):
-        def train(net, data, config, lr, world, stopping):
+        def train(net, data, config, lr, world, stepped, stopping):
             seen.append(lr)
             return function(lr)
 

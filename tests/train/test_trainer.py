@@ -13,6 +13,7 @@ import bayesnorm
 from bayesnorm.data.augment import Augment
 from bayesnorm.data.base import IGNORE, Split
 from bayesnorm.data.batches import Batches
+from bayesnorm.data.passes import images_of
 from bayesnorm.errors import DivergedError
 from bayesnorm.layers import norm_layers
 from bayesnorm.train.config import Config
@@ -279,7 +280,9 @@ def test_a_record_holds_what_was_measured(norm, scale):
     net = trainer.net.eval()
     with torch.no_grad():
         log_probs = net(data.standardized(data.val.images)).log_softmax(1)
-        first = net(data.standardized(data.train.images[:9])).log_softmax(1)
+        seen = next(images_of(data, "train", trainer.config.seed, 9))[0]
+        first = net(seen).log_softmax(1)
+    assert not torch.equal(seen, data.standardized(data.train.images[:9])), "as in training, augmented"
     assert record["val_nll"] == pytest.approx(float(F.nll_loss(log_probs, data.val.targets)), rel=1e-5)
     assert record["val_accuracy"] == pytest.approx(float((log_probs.argmax(1) == data.val.targets).float().mean()))
     assert record["train_eval_nll"] == pytest.approx(float(F.nll_loss(first, data.train.targets[:9])), rel=1e-5)

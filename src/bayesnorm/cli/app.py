@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import BayesnormError
+from ..errors import BayesnormError, DivergedError, RunError, StoppedError
 from ..train.environment import version
 from . import data, demo, evaluate, runs, train
 from .world import distributed
@@ -54,16 +54,19 @@ def run(args: list[str]) -> int:
         with distributed():
             return int(typer.main.get_command(app).main(args, "bayesnorm", standalone_mode=False) or 0)
     except Exception as error:
+        message, status = _explained(error)
         if debug:
             traceback.print_exc()
-        return _fail(*_explained(error))
+        elif isinstance(error, RunError | DivergedError | StoppedError) and os.environ.get("RANK", "0") != "0":
+            return status  # all processes have it, the first says it
+        return _fail(message, status)
 
 
 def _explained(error: Exception) -> tuple[str, int]:
     """One line and an exit status."""
     usage = getattr(error, "format_message", None)
     if usage is not None:
-        return str(usage()), int(getattr(error, "exit_code", 2))
+        return str(usage()).replace("Value error, ", ""), int(getattr(error, "exit_code", 2))
     if type(error).__name__ == "Abort":  # what click makes of Ctrl-C
         return "interrupted", 130
     if isinstance(error, BayesnormError):
@@ -78,8 +81,10 @@ def _explained(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, status: int) -> int:
-    if message:
-        print(f"bayesnorm: {' '.join(message.split()) if status != 0 else message}", file=sys.stderr)
+    if message.startswith("Usage:"):  # no command was given
+        print(message, file=sys.stderr)
+    elif message:
+        print(f"bayesnorm: {' '.join(message.split())}", file=sys.stderr)
     return status
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from ..data.base import Data
 from ..train import Recipe
-from .options import Debug
+from .options import Debug, some_settings
 from .tables import console
 
 
@@ -25,9 +25,11 @@ class Name(enum.StrEnum):
     folder = "folder"
 
 
+@some_settings(["directory", "split_seed", "image_size", "masks", "cell_split"])
 def data(
+    *,
+    settings: dict[str, Any],
     name: Annotated[Name, typer.Argument(help="Which data set.")],
-    directory: Annotated[Path | None, typer.Option("--dir", help="Where its files are, or are to go.")] = None,
     debug: Debug = False,
 ) -> None:
     """Download CIFAR-10 or verify what is there; read and check any other data set.
@@ -35,11 +37,9 @@ def data(
     The download goes on where it was interrupted, and nothing is used before its SHA-256 is right.
     """
     screen = console()
+    recipe = Recipe(data=name.value, **settings)
     if name is Name.cifar10:
-        if directory is None:
-            raise ValueError("--dir is missing: say where CIFAR-10 is, or is to go")
-        _fetch(directory, screen)
-    recipe = Recipe(data=name.value, directory=None if directory is None else str(directory))
+        _fetch(Path(settings["directory"]), screen)
     _describe(recipe.load(), screen)
 
 
@@ -65,6 +65,8 @@ def _describe(found: Data, screen: Console) -> None:
         f"{len(found.part(part)):,} {word}"
         for part, word in (("train", "training"), ("val", "validation"), ("test", "test"))
     )
+    if found.test is found.val:
+        sizes = sizes.replace(" test", " the same for testing:")
     shape = " x ".join(str(n) for n in found.image_size)
     screen.print(
         f"{found.name}: {sizes} images of {shape}; {len(found.classes)} classes", highlight=False, soft_wrap=True

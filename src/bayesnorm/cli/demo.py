@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
-from ..evaluate import Metrics
 from ..report import curves
 from ..train import Config, Recipe, fit
-from ..train.events import Callback, Record
+from ..train.events import Callback
 from ..train.methods import TABLE, settings_of
-from ..train.recipe import resolve
+from ..train.recipe import prepare, resolve
 from ..train.run_folder import RunFolder
-from .evaluate import evaluated, stored_evaluation
+from .evaluate import evaluated, metrics_of, stored_evaluation
 from .options import Debug
 from .progress import shown
 from .tables import console, evaluation_table, scales_table
@@ -39,16 +39,13 @@ def demo(
     with shown(screen, *TABLE) as callbacks:
         # The later rows take longer: first, so that none is left over at the end.
         side_by_side(TABLE[::-1], train_row, (out, settings), callbacks)
-    metrics: dict[str, dict[str, Metrics]] = {}
-    histories: dict[str, list[Record]] = {}
-    for method in TABLE:
-        folder = RunFolder(out / method)
-        metrics[method] = stored_evaluation(folder, "test")
-        histories[method] = folder.history()
+    documents = {method: stored_evaluation(RunFolder(out / method), "test") for method in TABLE}
+    metrics = {method: metrics_of(document) for method, document in documents.items()}
     count = metrics[TABLE[0]]["single"].count
     screen.print(evaluation_table(metrics, f"scikit-learn's digits, test set of {count} images"))
-    ratios = {name: found[-1]["sigma_over_s"] for name, found in histories.items() if found[-1]["sigma_over_s"]}
+    ratios = {method: found["sigma_over_s"] for method, found in documents.items() if found["sigma_over_s"]}
     screen.print(scales_table(ratios))
+    histories = {method: RunFolder(out / method).history() for method in TABLE}
     figures = [
         *curves.save(curves.training_curves(histories), out / "training"),
         *curves.save(curves.scale_noise(ratios), out / "sigma"),
@@ -60,8 +57,7 @@ def train_row(method: str, emit: Callback, out: Path, settings: dict[str, object
     """One row of the table, trained and evaluated; what is done already is not done again."""
     recipe_settings, config_settings = resolve({**settings, **settings_of(method)})
     recipe, config = Recipe(**recipe_settings), Config.from_dict(config_settings)
-    data = recipe.load()
-    net = recipe.build(data, config.seed)
+    data, net = prepare(recipe, config, torch.device("cpu"))
     folder = RunFolder(out / method)
     run = fit(net, data, config, out=folder.path, resume=True, callbacks=[emit], recipe=recipe.as_dict())
-    evaluated(run.net, data, folder, "test", SAMPLES, config.seed, run.result["steps"], quiet=True)
+    evaluated(folder, net, data, config, "test", SAMPLES, run.result["steps"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,16 +13,22 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
+from .._posterior import posterior
 from ..data.base import Data
 from ..errors import RunError
 from ..evaluate import Metrics, as_json
 from ..evaluate import evaluate as measure
-from ..train import load
+from ..train import Config, load
 from ..train.methods import method_name
+from ..train.numerics import numerics
 from ..train.run_folder import RunFolder
+from ..train.state import digest
 from .options import Debug, Device, Dir
 from .tables import console, evaluation_table, scales_table
 from .world import choose_device
+
+Document = dict[str, Any]
+"""What is stored of an evaluation."""
 
 
 class Part(enum.StrEnum):
@@ -42,47 +49,83 @@ def evaluate(
 ) -> None:
     """Evaluate a run: accuracy, NLL and calibration error, with the mean scales and by Monte Carlo."""
     found = load(run, directory, choose_device(device))
-    quiet = not console().is_terminal
-    metrics = evaluated(found.net, found.data, found.folder, split.value, samples, found.config.seed, found.step, quiet)
-    show(console(), found.folder, metrics, split.value, found.step)
+    screen = console()
+    document = evaluated(found.folder, found.net, found.data, found.config, split.value, samples, found.step, screen)
+    show(screen, found.folder, document)
 
 
 def evaluated(
-    net: nn.Module, data: Data, folder: RunFolder, part: str, samples: int, seed: int, step: int, quiet: bool = False
-) -> dict[str, Metrics]:
-    """Metrics of a run, from its folder if they were measured there at this step, else measured and stored."""
-    name = f"evaluation-{part}.json"
-    stored = folder.read(name)
-    if stored is not None and stored["samples"] == samples and stored["step"] == step:
-        return stored_evaluation(folder, part)
-    with Progress(
-        TextColumn(f"evaluating on {part}"), BarColumn(None), TimeRemainingColumn(), transient=True, disable=quiet
-    ) as bar:
+    folder: RunFolder,
+    net: nn.Module,
+    data: Data,
+    config: Config,
+    part: str,
+    samples: int,
+    step: int,
+    screen: Console | None = None,
+) -> Document:
+    """Evaluation of a run, from its folder if it was made there with this very network, else made and stored.
+
+    Arguments:
+        screen: where progress is shown, if it is a terminal.
+    """
+    state = digest(net.state_dict())
+    stored = folder.read(_name(part))
+    if stored is not None and stored["samples"] == samples and stored.get("network") == state:
+        return stored
+    hidden = screen is None or not screen.is_terminal
+    columns = (TextColumn(f"evaluating on {part}"), BarColumn(None), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, disable=hidden) as bar, numerics(config, data.device):
         task = bar.add_task("", total=len(data.part(part)))
-        metrics = measure(net, data, part, samples, seed, lambda count: bar.advance(task, count))
-    folder.write(name, {"split": part, "samples": samples, "step": step, "metrics": as_json(metrics)})
-    return metrics
+        metrics = measure(net, data, part, samples, config.seed, lambda count: bar.advance(task, count))
+    document = {
+        "split": part,
+        "samples": samples,
+        "step": step,
+        "network": state,
+        "metrics": as_json(metrics),
+        "sigma_over_s": {name: (p.sigma / p.mean).mean().item() for name, p in posterior(net).items()},
+    }
+    try:
+        folder.write(_name(part), document)
+    except RunError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        warnings.warn(f"{folder.path} may not be written: the evaluation is not stored", stacklevel=2)
+    return document
 
 
-def stored_evaluation(folder: RunFolder, part: str) -> dict[str, Metrics]:
+def stored_evaluation(folder: RunFolder, part: str) -> Document:
     """What was measured before."""
-    stored = folder.read(f"evaluation-{part}.json")
+    stored = folder.read(_name(part))
     if stored is None:
         raise RunError(f"{folder.path} was not evaluated: `bayesnorm eval {folder.path} --split {part}` does")
-    return {way: _metrics(values) for way, values in stored["metrics"].items()}
+    return stored
 
 
-def _metrics(values: dict[str, Any]) -> Metrics:
-    known: dict[str, Any] = {key: math.inf if value is None else value for key, value in values.items()}
-    return Metrics(**known)
+def metrics_of(document: Document) -> dict[str, Metrics]:
+    """Metrics by the way of predicting."""
+    found: dict[str, Metrics] = {}
+    for way, values in document["metrics"].items():
+        known: dict[str, Any] = {key: math.inf if value is None else value for key, value in values.items()}
+        found[way] = Metrics(**known)
+    return found
 
 
-def show(screen: Console, folder: RunFolder, metrics: dict[str, Metrics], part: str, step: int) -> None:
-    """Print the results of a run."""
-    about = folder.about()
+def show(screen: Console, folder: RunFolder, document: Document) -> None:
+    """Print the evaluation of a run."""
+    about, metrics = folder.about(), metrics_of(document)
     method = method_name(about["recipe"]["norm"], about["recipe"]["scale"], about["config"]["project"])
-    title = f"{about['data']['name']}, {part}, {metrics['single'].count} targets, step {step}: {folder.path}"
+    part = document["split"]
+    if part == "test" and about["recipe"]["data"] == "cells":
+        part = "validation frames (there are no others to test on)"
+    title = (
+        f"{about['data']['name']}, {part}, {metrics['single'].count} targets, step {document['step']}: {folder.path}"
+    )
     screen.print(evaluation_table({method: metrics}, title))
-    history = folder.history()
-    if history and history[-1]["sigma_over_s"]:
-        screen.print(scales_table({method: history[-1]["sigma_over_s"]}))
+    if document["sigma_over_s"]:
+        screen.print(scales_table({method: document["sigma_over_s"]}))
+
+
+def _name(part: str) -> str:
+    return f"evaluation-{part}.json"

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -30,22 +30,28 @@ Dir = Annotated[str | None, typer.Option("--dir", help="Where the data is, if it
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command an option for each setting; it gets those that were given as ``settings``."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.name != "settings"]
-    options = [_option(cls, field) for cls in (Recipe, Config) for field in dataclasses.fields(cls)]
-    names = {option.name for option in options}
+    return some_settings([field.name for cls in (Recipe, Config) for field in dataclasses.fields(cls)])(command)
 
-    def call(**given: Any) -> Any:
-        settings = {name: _read(name, given.pop(name)) for name in names if given[name] is not None}
-        return command(
-            settings={k: v for k, v in settings.items() if v is not None},
-            **{k: v for k, v in given.items() if k not in names},
-        )
 
-    call.__name__, call.__doc__ = command.__name__, command.__doc__
-    call.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
-    call.__annotations__ = {p.name: p.annotation for p in [*options, *own]}
-    return call
+def some_settings(names: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The same for some settings."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "settings"]
+        fields = [(cls, field) for cls in (Recipe, Config) for field in dataclasses.fields(cls)]
+        options = [_option(cls, field) for cls, field in fields if field.name in names]
+
+        def call(**given: Any) -> Any:
+            settings = {name: _read(name, given.pop(name)) for name in names}
+            return command(settings={k: v for k, v in settings.items() if v is not None}, **given)
+
+        call.__name__, call.__doc__ = command.__name__, command.__doc__
+        positional = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        call.__signature__ = inspect.Signature([*options, *positional])  # type: ignore[attr-defined]
+        call.__annotations__ = {p.name: p.annotation for p in [*options, *own]}
+        return call
+
+    return decorate
 
 
 def _option(cls: type, field: Any) -> inspect.Parameter:
@@ -53,12 +59,10 @@ def _option(cls: type, field: Any) -> inspect.Parameter:
     kind = _kind(field)
     if kind is bool:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    panel = "What is trained on what" if cls is Recipe else "How it is trained"
     option = typer.Option(
         flag,
         help=_help(cls, field.name) + _default(field),
         show_default=False,
-        rich_help_panel=panel,
         metavar=WORDS.get(field.name),
     )
     return inspect.Parameter(
@@ -80,7 +84,7 @@ def _help(cls: type, name: str) -> str:
     text = re.search(rf"^ +{name}: (.*?)(?=^ +\w+: |^\s*$|\Z)", inspect.cleandoc(cls.__doc__ or "") + "\n", re.M | re.S)
     assert text is not None, f"{cls.__name__}.{name} is not explained"
     words = " ".join(text.group(1).replace("``", "").replace('"', "").replace("None:", "not given:").split())
-    return words
+    return words if any(words.startswith(choice) for choice in ENUMS.get(name, ())) else words[0].upper() + words[1:]
 
 
 def _default(field: Any) -> str:
@@ -94,6 +98,8 @@ def _default(field: Any) -> str:
 
 
 def _read(name: str, value: Any) -> Any:
+    if value is None:
+        return None
     if isinstance(value, enum.Enum):
         return value.value
     if name == "image_size":

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
-from ..train.events import Callback, EpochEnded, Event, Record, Started, Stepped, Tried
+from ..train.events import Callback, EpochEnded, Event, Record, Started, Stepped, Tried, Trying
 from .world import is_first
 
 
@@ -21,12 +22,12 @@ def shown(console: Console, *titles: str) -> Iterator[dict[str, Callback]]:
     elif console.is_terminal:
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(None),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True)),
+            BarColumn(8),
+            TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
         )
-        with Progress(*columns, console=console, transient=True) as bar:
+        with Progress(*columns, console=console, transient=True, expand=True) as bar:
             yield {title: _Live(bar, title) for title in titles}
     else:
         yield {title: _Lines(console, title) for title in titles}
@@ -37,15 +38,17 @@ class _Live:
 
     def __init__(self, bar: Progress, title: str) -> None:
         self.bar, self.title = bar, title
-        self.task = bar.add_task(title, total=None, rate="", visible=False)
+        self.task = bar.add_task(title, total=None, rate="", visible=not title)
         self.start = Started.__new__(Started)
         self.begin, self.validation = time.monotonic(), ""
 
     def __call__(self, event: Event) -> None:
         self.bar.update(self.task, visible=True)
-        if isinstance(event, Tried):
-            text = f"{self.title} learning rate {event.lr:.2g}: loss {event.loss:.4f}"
-            self.bar.update(self.task, description=text, total=event.trials, completed=event.trial)
+        if isinstance(event, Trying):
+            text = (
+                f"{self.title} trial {event.trial}/{event.trials}: learning rate {event.lr:.3g}, loss {event.loss:.4f}"
+            )
+            self.bar.update(self.task, description=text, total=event.trials, completed=event.trial - 1 + event.done)
         elif isinstance(event, Started):
             self.start, self.begin = event, time.monotonic()
             self.bar.reset(self.task, total=event.epochs * event.steps_per_epoch, completed=event.step)
@@ -85,4 +88,4 @@ class _Lines:
 
 def _validation(record: Record) -> str:
     nll = record["val_nll"]
-    return f"validation {100 * record['val_accuracy']:.2f} %, NLL {'inf' if nll is None else f'{nll:.4f}'}"
+    return f"val {100 * record['val_accuracy']:.2f} %, NLL {'inf' if nll is None else f'{nll:.4f}'}"

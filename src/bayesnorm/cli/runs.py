@@ -55,6 +55,8 @@ def row(path: Path, base: Path) -> list[str]:
     recipe, config = about["recipe"], about["config"]
     method = method_name(recipe["norm"], recipe["scale"], config["project"]) if recipe else "own network"
     state = result["state"] if result else "running" if folder.is_held() else "resumable"
+    if state == "running":
+        history = folder.lines()
     return [name, about["data"]["name"], method, f"{len(history)}/{config['epochs']}", *_scores(history, test), state]
 
 

@@ -75,8 +75,13 @@ def scales_table(ratios: dict[str, dict[str, float]]) -> Table:
     for index in range(most):
         table.add_column(str(index + 1), justify="right", no_wrap=True)
     for name, found in ratios.items():
-        table.add_row(name, *[f"{value:.2g}" for value in found.values()])
+        table.add_row(name, *[_short(value) for value in found.values()])
     return table
+
+
+def _short(value: float) -> str:
+    """Two digits, without the 0 before the point: nine layers fit into a line."""
+    return f"{value:.2g}".removeprefix("0") or "0"
 
 
 def _transposed(table: Table, ratios: dict[str, dict[str, float]]) -> Table:
@@ -85,5 +90,5 @@ def _transposed(table: Table, ratios: dict[str, dict[str, float]]) -> Table:
     for name in ratios:
         table.add_column(name, justify="right")
     for layer in dict.fromkeys(layer for found in ratios.values() for layer in found):
-        table.add_row(layer, *[f"{found[layer]:.2g}" if layer in found else "-" for found in ratios.values()])
+        table.add_row(layer, *[_short(found[layer]) if layer in found else "-" for found in ratios.values()])
     return table

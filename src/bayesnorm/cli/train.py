@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from ..report import curves
 from ..train import Config, Recipe, find_lr, fit
 from ..train._load import recipe_of
 from ..train.events import Callback
 from ..train.methods import method_name
-from ..train.recipe import resolve
+from ..train.recipe import prepare, resolve
 from ..train.run_folder import RunFolder
-from .evaluate import evaluated, show
+from .evaluate import evaluated, show, stored_evaluation
 from .options import Debug, Device, with_settings
 from .progress import shown
 from .tables import console
-from .world import choose_device, is_first
+from .world import choose_device, is_distributed, is_first
 
 Out = Annotated[
     Path | None,
@@ -52,23 +53,17 @@ def train(
     Several devices: torchrun --nproc-per-node=N -m bayesnorm train ...
     """
     recipe, config, path = asked(settings, out, resume)
-    screen, place = console(), choose_device(device)
-    data = recipe.load().to(place)
-    net = recipe.build(data, config.seed, place)
+    screen, folder, place = console(), RunFolder(path), choose_device(device)
+    if resume and _is_done(folder, recipe, config, screen):
+        return
+    data, net = prepare(recipe, config, place)
     with ExitStack() as stack:
         callbacks: list[Callback] = [stack.enter_context(shown(screen, ""))[""]]
         if tensorboard and is_first():
             callbacks.append(stack.enter_context(_tensorboard(path)))
         run = fit(net, data, config, out=path, resume=resume, callbacks=callbacks, recipe=recipe.as_dict())
     if is_first():
-        folder, step = RunFolder(path), run.result["steps"]
-        show(
-            screen,
-            folder,
-            evaluated(run.net, data, folder, "test", samples, config.seed, step, not screen.is_terminal),
-            "test",
-            step,
-        )
+        show(screen, folder, evaluated(folder, net, data, config, "test", samples, run.result["steps"], screen))
         if run.search is not None:
             _draw_search(folder, [dataclasses.asdict(trial) for trial in run.search.trials], run.lr)
 
@@ -87,15 +82,29 @@ def lr(
     Minimizes the training loss after --lr-epochs epochs over --lr-trials trials between --lr-low and --lr-high. The
     folder is that of a run: `bayesnorm train --out ... --resume` goes on with what was found.
     """
+    if settings.get("lr", "auto") != "auto":
+        raise ValueError(
+            f"--lr {settings['lr']}: the command is to find it; leave it out, or narrow --lr-low and --lr-high"
+        )
     recipe, config, path = asked({**settings, "lr": "auto"}, out, resume)
-    screen, place = console(), choose_device(device)
-    data = recipe.load().to(place)
-    net = recipe.build(data, config.seed, place)
+    screen = console()
+    data, net = prepare(recipe, config, choose_device(device))
     with shown(screen, "") as progress:
         found = find_lr(net, data, config, out=path, resume=resume, callbacks=[progress[""]], recipe=recipe.as_dict())
     if is_first():
         files = _draw_search(RunFolder(path), [dataclasses.asdict(trial) for trial in found.trials], found.best)
         screen.print(f"learning rate {found.best:.4g}; the curve is in {files[0]}", highlight=False, soft_wrap=True)
+
+
+def _is_done(folder: RunFolder, recipe: Recipe, config: Config, screen: Console) -> bool:
+    """Show a run that is finished and evaluated, without its data."""
+    if is_distributed():
+        return False
+    result = folder.finished({"config": config.as_dict(), "recipe": recipe.as_dict()})
+    if result is None or folder.read("evaluation-test.json") is None:
+        return False
+    show(screen, folder, stored_evaluation(folder, "test"))
+    return True
 
 
 def _draw_search(folder: RunFolder, trials: list[dict[str, Any]], best: float) -> list[Path]:
@@ -112,17 +121,19 @@ def _tensorboard(path: Path) -> Any:
 
 def asked(settings: dict[str, Any], out: Path | None, resume: bool) -> tuple[Recipe, Config, Path]:
     """What to train, how and where; what a resumed run was begun with need not be repeated."""
-    if out is not None and resume and RunFolder(out).exists():
-        about = RunFolder(out).about()
-        before = {**recipe_of(about, out).as_dict(), **about["config"]}
-        recipe, config = resolve({**before, **settings})
-    else:
-        recipe, config = resolve(settings)
-    made = Recipe(**recipe), Config.from_dict(config)
-    return *made, out or Path("runs") / default_name(*made)
+    recipe, config = resolve(settings)
+    path = out or Path("runs") / default_name(recipe, config)
+    folder = RunFolder(path)
+    if not resume:
+        folder.refuse_taken()
+    elif folder.exists():
+        about = folder.about()
+        recipe, config = resolve({**recipe_of(about, path).as_dict(), **about["config"], **settings})
+    return Recipe(**recipe), Config.from_dict(config), path
 
 
-def default_name(recipe: Recipe, config: Config) -> str:
+def default_name(recipe: dict[str, Any], config: dict[str, Any]) -> str:
     """Name of a run that got none."""
-    method = method_name(recipe.norm, recipe.scale, config.project)
-    return f"{recipe.data}-{method}-seed{config.seed}"
+    made = Recipe(**recipe)
+    method = method_name(made.norm, made.scale, config.get("project", True))
+    return f"{made.data}-{method}-seed{config.get('seed', 0)}"

@@ -6,7 +6,10 @@ import dataclasses
 import multiprocessing
 import os
 import queue
+import signal
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +24,8 @@ Work = Callable[..., None]
 
 
 AT_ONCE = 2
+MANY = 1000
+"""Events that are handed on at a time."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +80,31 @@ def side_by_side(names: Sequence[str], work: Work, arguments: Sequence[Any], sho
 def _receive(events: Any, show: dict[str, Callback]) -> _Failed | None:
     """Hand on what has come; a failure is returned."""
     found = None
-    try:
-        while True:
-            name, event = events.get(timeout=0.1)
+    wait: float | None = 0.1
+    with suppress(queue.Empty):
+        for _ in range(MANY):
+            name, event = events.get(wait is not None, wait)
+            wait = None  # what is there already, then back: others have to be looked after
             if isinstance(event, _Failed):
                 found = found or event
             else:
                 show[name](event)
-    except queue.Empty:
-        return found
+    return found
+
+
+def _end_with_parent() -> None:
+    """Save and stop when nobody waits any more: the parent was killed, the terminal closed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _child(name: str, events: Any, work: Work, arguments: Sequence[Any]) -> None:
     torch.set_num_threads(1)
+    # Ctrl-C on a terminal reaches parent and children: the parent passes it on, once.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def emit(event: Event) -> None:
         # The network stays here: only numbers travel.

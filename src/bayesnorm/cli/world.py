@@ -25,9 +25,14 @@ def distributed() -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def is_distributed() -> bool:
+    """Whether there are other processes."""
+    return dist.is_initialized()
+
+
 def is_first() -> bool:
     """Whether this process prints."""
-    return not dist.is_initialized() or dist.get_rank() == 0
+    return not is_distributed() or dist.get_rank() == 0
 
 
 def choose_device(name: str) -> torch.device:

@@ -13,14 +13,15 @@ from torch import Tensor
 from ..errors import DataError
 from .augment import Augment
 from .base import Data, Split, divide, make_data
+from .download import file_sha256
 from .image import read, to_tensor
 
 CLASSES = ("background", "cell")
 MASK_FOLDERS = {"expert": ("GT",), "auto": ("ST",), "expert+auto": ("GT", "ST")}
 """Suffix of the folders of masks; the first one that has a mask of the frame wins."""
 
-MOSTLY_UNANNOTATED = (("01", 67),)
-"""Expert masks of DIC-C2DH-HeLa, as (sequence, frame), in which most cells are missing."""
+MOSTLY_UNANNOTATED = {"2f3fe9b33e4872b79fcfa3b1e4ea7fd7d541dce22b2bfe7253b52fe1d499f705"}
+"""SHA-256 of the expert masks in which most cells are missing: frame 67 of sequence 01 of DIC-C2DH-HeLa."""
 
 
 def cells(
@@ -28,7 +29,7 @@ def cells(
     split_seed: int = 0,
     masks: Literal["expert", "expert+auto", "auto"] = "expert",
     split: Literal["random", "01-02"] = "random",
-    exclude: Collection[tuple[str, int]] = MOSTLY_UNANNOTATED,
+    exclude: Collection[tuple[str, int]] | None = None,
 ) -> Data:
     """Annotated frames ``D/01/t002.tif`` with their masks ``D/01_GT/SEG/man_seg002.tif``; other frames are left out.
 
@@ -43,7 +44,7 @@ def cells(
             none by an expert.
         split: ``"random"``, or ``"01-02"``: train on sequence 01, validate and test on 02.
         exclude: expert masks that are not used, as (sequence, frame); with ``"expert+auto"`` the automatic ones take
-            their place. Pass ``()`` for data sets other than DIC-C2DH-HeLa.
+            their place. None: those in which most cells are known to be missing.
     """
     if masks not in MASK_FOLDERS:
         raise DataError(f"masks {masks!r}: choose {', '.join(MASK_FOLDERS)}")
@@ -89,7 +90,13 @@ def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
     return found
 
 
-def _frames(root: Path, sequence: str, suffixes: tuple[str, ...], exclude: Collection[tuple[str, int]]) -> list[_Frame]:
+def _is_excluded(mask: Path, sequence: str, number: int, exclude: Collection[tuple[str, int]] | None) -> bool:
+    return file_sha256(mask) in MOSTLY_UNANNOTATED if exclude is None else (sequence, number) in exclude
+
+
+def _frames(
+    root: Path, sequence: str, suffixes: tuple[str, ...], exclude: Collection[tuple[str, int]] | None
+) -> list[_Frame]:
     """Frames of a sequence that have a mask, in order."""
     images = _numbered(root / sequence, "t")
     if not images:
@@ -102,7 +109,7 @@ def _frames(root: Path, sequence: str, suffixes: tuple[str, ...], exclude: Colle
         for number, mask in (_numbered(folder, "man_seg") if folder.is_dir() else {}).items():
             if number not in images:
                 raise DataError(f"{mask}: a mask without its frame {root / sequence / f't{number:03d}.tif'}")
-            if suffix != "GT" or (sequence, number) not in exclude:
+            if suffix != "GT" or not _is_excluded(mask, sequence, number, exclude):
                 chosen.setdefault(number, mask)
     if not chosen:
         raise DataError(f"{folders[0]}: no masks like man_seg002.tif for the frames of {root / sequence}")

@@ -15,16 +15,21 @@ from .stream import Purpose
 PIXELS = 1 << 19
 """Pixels that are worked on at a time."""
 
+_PURPOSE = {"train": Purpose.AUGMENT_TRAINING_EVALUATION, "val": Purpose.AUGMENT_VALIDATION}
+
 
 def images_of(
     data: Data, part: str, seed: int = 0, limit: int | None = None, rank: int = 0, world: int = 1
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Standardized images and targets of a split, in order; validation images are augmented where the data says so.
+    """Standardized images and targets of a split, in order.
+
+    Training images are augmented, as they were when trained on, and validation images where the data says so: in the
+    same way at every pass. Test images never are.
 
     Arguments:
         data: the data set.
         part: ``"train"``, ``"val"`` or ``"test"``.
-        seed: of the augmentation, which is the same at every pass.
+        seed: of the augmentation.
         limit: at most so many samples, from the first.
         rank: with several processes, each gets its own contiguous part.
         world: number of processes.
@@ -35,9 +40,10 @@ def images_of(
     last = count * (rank + 1) // world
     for first in range(count * rank // world, last, size):
         piece = split[first : min(first + size, last)]
-        if part == "val" and data.augment_val:
+        purpose = _PURPOSE.get(part)
+        if purpose is not None and (part != "val" or data.augment_val):
             samples = torch.arange(first, first + len(piece), device=data.device)
-            yield augmented(data, piece, stream.rows(seed, Purpose.AUGMENT_VALIDATION, 0, samples))
+            yield augmented(data, piece, stream.rows(seed, purpose, 0, samples))
         else:
             yield data.standardized(piece.images), piece.targets
 

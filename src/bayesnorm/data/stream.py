@@ -21,6 +21,7 @@ class Purpose(enum.IntEnum):
     SPLIT = 8
     TEST_SPLIT = 9
     INITIALIZATION = 10
+    AUGMENT_TRAINING_EVALUATION = 11
 
 
 def rows(seed: int, purpose: Purpose, step: int, samples: Tensor) -> Tensor:

@@ -33,9 +33,11 @@ def evaluate(
     """
     draws = sorted({0, min(10, samples), samples}) if posterior(net) else [0]
     tallies = {count: Tally(device=data.device) for count in draws}
+    done = 0
     for images, targets in images_of(data, part, seed):
         for count, tally in tallies.items():
-            tally.update(predict(net, images, samples=count).log_probs, targets)
+            tally.update(predict(net, images, samples=count, first=done).log_probs, targets)
+        done += len(images)
         progress(len(images))
     return {name_of(count): tally.compute() for count, tally in tallies.items()}
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..data.base import Data
 from ..data.batches import Batches
+from ..norms import BatchNorm
 from .config import Config
 from .events import Callback
 from .lr_search import LrSearch
@@ -89,6 +91,8 @@ def _session(
     parameter = next(net.parameters(), None)
     if parameter is None:
         raise ValueError("the network has no parameters: there is nothing to train")
+    if config.norm_batch is not None and not any(isinstance(m, BatchNorm | _BatchNorm) for m in net.modules()):
+        raise ValueError(f"norm_batch={config.norm_batch}: the network has no batch normalization; leave it out")
     device = parameter.device
     world = World.current(device)
     # What cannot be trained is refused before anything is written.
@@ -97,6 +101,4 @@ def _session(
         stack.enter_context(numerics(config, device))
         stop = stack.enter_context(caught())
         folder = None if out is None else RunFolder(out)
-        if folder is not None and world.writes:
-            stack.enter_context(folder.held())
-        yield Session(net, data.to(device), config, world, stop, callbacks, recipe or {}, folder)
+        yield Session(net, data.to(device), config, world, stop, callbacks, recipe or {}, stack, folder)

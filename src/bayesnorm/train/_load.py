@@ -14,7 +14,7 @@ from ..data.base import Data
 from ..errors import RunError
 from .config import Config
 from .events import Record
-from .recipe import Recipe
+from .recipe import Recipe, prepare
 from .run_folder import RunFolder, same
 from .state import fill_
 
@@ -58,24 +58,23 @@ def load(path: str | Path, directory: str | None = None, device: torch.device | 
     about = folder.about()
     recipe = recipe_of(about, folder.path, directory)
     config = Config.from_dict(about["config"])
-    data = recipe.load()
-    if data.digest() != about["data"]["digest"]:
-        raise RunError(f"{folder.path} was trained on other data than what {recipe.directory or recipe.data} holds now")
     found = folder.peek()
     if found is None:
-        raise RunError(f"{folder.path} has no checkpoint yet: train it with --resume")
+        state = (folder.result() or {}).get("state")
+        how = "it diverged; train anew with another --out" if state == "diverged" else "train it with --resume"
+        raise RunError(f"{folder.path} has no checkpoint: {how}")
     checkpoint, history = found
     other = same(about, checkpoint.about)
     if other is not None:
         raise RunError(f"{checkpoint.path} is of another run: {other} there; put the checkpoints of this run back")
-    net = recipe.build(data, config.seed)
+    data, net = prepare(recipe, config, torch.device(device), initialize=False)
+    if data.digest() != about["data"]["digest"]:
+        raise RunError(f"{folder.path} was trained on other data than what {recipe.directory or recipe.data} holds now")
     fill_(
         {f"net.{name}": value for name, value in net.state_dict().items()},
         {name: value for name, value in checkpoint.tensors.items() if name.startswith("net.")},
     )
-    return Loaded(
-        net.eval().to(device), data.to(device), recipe, config, checkpoint.step, history, folder.result(), folder
-    )
+    return Loaded(net.eval(), data, recipe, config, checkpoint.step, history, folder.result(), folder)
 
 
 def recipe_of(about: dict[str, Any], path: Path, directory: str | None = None) -> Recipe:

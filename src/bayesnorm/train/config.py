@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-OPERATIONAL = {"checkpoint_seconds", "checkpoint_steps", "directory"}
-"""Fields that do not change what is computed; they may differ when a run is resumed."""
+OPERATIONAL = {"checkpoint_seconds", "checkpoint_steps", "directory", "data.name"}
+"""Settings that do not change what is computed; they may differ when a run is resumed."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Config:
     Arguments:
         epochs: passes over the training samples.
         batch: samples per step, over all processes.
-        lr: learning rate, or ``"auto"`` for the search.
+        lr: learning rate, or ``"auto"``: the one with the lowest training NLL after a few epochs.
         lr_trials: networks that the search trains.
         lr_epochs: epochs for which it trains each.
         lr_low: smallest learning rate of the search.
@@ -26,7 +26,8 @@ class Config:
         optimizer: ``"sgd"`` (Nesterov momentum) or ``"adam"``.
         momentum: momentum of SGD.
         variance_step: learning rate of the posterior's variances in units of ``lr``; None: 100 with SGD, 1 with Adam.
-        decay_epochs: epochs in which the learning rate falls to a tenth, ``lr * g^epoch``; None: half of ``epochs``.
+        decay_epochs: epochs in which the learning rate falls to a tenth, ``lr * g^epoch``; None: half of ``epochs``
+            (cells: a third).
         warmup_steps: steps over which the learning rate rises linearly from 0.
         project: keep weights on the unit sphere.
         clip: largest norm of the gradient; None: any.

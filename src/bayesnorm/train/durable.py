@@ -62,9 +62,9 @@ def sealed(document: dict[str, Any]) -> bytes:
     >>> unsealed(sealed({"step": 3}), "x.json")
     {'step': 3}
     """
-    body = json.dumps(document, sort_keys=True, allow_nan=False)
+    body = json.dumps(document, allow_nan=False)
     whole = {**document, "sha256": sha256(body.encode())}
-    return (json.dumps(whole, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    return (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode()
 
 
 def unsealed(content: bytes, name: str | Path) -> dict[str, Any]:

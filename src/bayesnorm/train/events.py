@@ -13,8 +13,19 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Trying:
+    """A step of a trial was taken; ``done`` is the part of the trial that is over."""
+
+    trial: int
+    trials: int
+    lr: float
+    done: float
+    loss: float
+
+
+@dataclass(frozen=True)
 class Tried:
-    """One learning rate has been tried."""
+    """One learning rate has been tried; ``loss`` is the training NLL of its last epoch."""
 
     trial: int
     trials: int
@@ -58,7 +69,7 @@ class Saved:
     path: Path
 
 
-Event = Tried | Started | Stepped | EpochEnded | Saved
+Event = Trying | Tried | Started | Stepped | EpochEnded | Saved
 
 
 class Callback(Protocol):

@@ -15,6 +15,7 @@ from torch import nn
 from ..data.base import Data
 from ..errors import DivergedError
 from .config import Config
+from .events import Callback, Trying
 from .trainer import Trainer
 from .world import World
 
@@ -24,7 +25,7 @@ WORST = 1e3
 
 @dataclass(frozen=True)
 class Trial:
-    """Training loss of the last epoch with one learning rate, infinite if it diverged."""
+    """Training NLL of the last epoch with one learning rate, infinite if it diverged."""
 
     lr: float
     loss: float
@@ -59,6 +60,7 @@ def search(
     world: World,
     known: tuple[Trial, ...] = (),
     tried: Callable[[LrSearch], None] = lambda search: None,
+    emit: Callback = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> LrSearch:
     """Bounded scalar search over log10 lr; every trial starts from a copy of the network, with the same seed.
@@ -67,6 +69,7 @@ def search(
         net: in its initial state; it is not changed.
         known: trials made before, which are not repeated.
         tried: called after each trial.
+        emit: called with the steps of the trials.
         stopping: asked at every step whether to stop; if so, ``InterruptedError`` is raised.
     """
     from scipy.optimize import minimize_scalar
@@ -76,10 +79,11 @@ def search(
     def loss(exponent: float) -> float:
         if len(trials) >= config.lr_trials:  # scipy makes one more than it was allowed
             raise StopIteration
-        lr = 10.0**exponent
+        lr = float(10.0**exponent)
         trial = next((t for t in known if math.isclose(t.lr, lr, rel_tol=1e-12)), None)
         if trial is None:
-            trial = Trial(lr, _train(net, data, config, lr, world, stopping))
+            stepped = _Steps(emit, len(trials) + 1, config.lr_trials, lr)
+            trial = Trial(lr, _train(net, data, config, lr, world, stepped, stopping))
         trials.append(trial)
         tried(LrSearch(tuple(trials)))
         # The larger the step, the worse its divergence: the search then turns to smaller ones.
@@ -97,7 +101,29 @@ def search(
     return found
 
 
-def _train(net: nn.Module, data: Data, config: Config, lr: float, world: World, stopping: Callable[[], bool]) -> float:
+@dataclass(frozen=True)
+class _Steps:
+    """Tells of the steps of one trial."""
+
+    emit: Callback
+    trial: int
+    trials: int
+    lr: float
+
+    def __call__(self, trainer: Trainer) -> None:
+        done = trainer.step_count / (trainer.config.lr_epochs * len(trainer.batches))
+        self.emit(Trying(self.trial, self.trials, self.lr, done, trainer.running_loss))
+
+
+def _train(
+    net: nn.Module,
+    data: Data,
+    config: Config,
+    lr: float,
+    world: World,
+    stepped: Callable[[Trainer], None],
+    stopping: Callable[[], bool],
+) -> float:
     torch.manual_seed(config.seed)
     trainer = Trainer(copy.deepcopy(net), data, config, lr, world)
     last = 0.0
@@ -106,6 +132,7 @@ def _train(net: nn.Module, data: Data, config: Config, lr: float, world: World, 
             while trainer.batch < len(trainer.batches):
                 if trainer.step(stopping()):
                     raise InterruptedError
+                stepped(trainer)
             last = trainer.sums["nll"] / trainer.sums["count"]
             trainer.next_epoch()
     except DivergedError:

@@ -32,7 +32,7 @@ def numerics(config: Config, device: torch.device) -> Iterator[None]:
     )
     # cuBLAS reads this when it starts; without it deterministic mode refuses matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    cuda = [device.index or torch.cuda.current_device()] if device.type == "cuda" else []
+    cuda = [] if device.type != "cuda" else [torch.cuda.current_device() if device.index is None else device.index]
     try:
         with torch.random.fork_rng(cuda):
             torch.manual_seed(config.seed)

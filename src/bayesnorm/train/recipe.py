@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from .. import data as datasets
 from .. import models
 from .._initialize import init_from_data_
+from ..data.augment import NOTHING
 from ..data.base import Data
 from ..data.passes import input_statistics, training_images
 from ..norms import Analytic, NormSpec
 from ..scales import Bayes, Noise, ScaleSpec
+from .config import Config
+from .numerics import numerics
 
 Default = dict[str, Any]
 
@@ -29,7 +32,6 @@ DEFAULTS: dict[str, Default] = {
     "cells": {
         "model": "cell-net",
         "epochs": 3000,
-        "decay_epochs": 1000.0,
         "batch": 2,
         "optimizer": "adam",
         "kl_factor": 0.1,
@@ -46,21 +48,23 @@ class Recipe:
     """What is trained on what.
 
     Arguments:
-        data: ``"digits"``, ``"cifar10"``, ``"cells"`` or ``"folder"``.
+        data: scikit-learn's digits, CIFAR-10, a Cell Tracking Challenge folder, or a folder of images per class.
         directory: folder of its files.
         split_seed: decides which samples are for validation.
         image_size: ``(H, W)`` to which the images of a folder are scaled; None: they all have one size.
-        masks: of the cells: ``"expert"``, ``"expert+auto"`` or ``"auto"``.
-        cell_split: of the cells: ``"random"`` or ``"01-02"``, from the first sequence to the second.
-        model: ``"all-cnn"``, ``"resnet18"`` or ``"cell-net"``; None: what fits the data.
-        norm: ``"none"``, ``"batch"``, ``"weight"`` or ``"analytic"``.
-        scale: ``"point"``, ``"noise"`` or ``"bayes"``.
+        augment: shift, mirror and deform training images, as the data set allows.
+        masks: whose masks of the cells are used; expert+auto: automatic ones where the experts made none.
+        cell_split: how cells are split: at random, or from sequence 01 to 02.
+        model: the network; None: what fits the data.
+        norm: what a response is normalized by: nothing, the batch, the length of its weights, or its mean and std as
+            they follow from the data's (analytic).
+        scale: what multiplies it then: a number, one with fixed noise, or one with a learned posterior (bayes).
         width: factor on the channels.
         padding: none or one that keeps the size, of All-CNN.
         activation: that of the cell network.
-        first_layer: of analytic norm: ``"moments"`` or ``"patch"``.
+        first_layer: of analytic norm: pixels taken as independent (moments), or with their covariance (patch).
         sigma_init: first sigma of the posterior, relative to s.
-        prior: std of the prior, or ``"log-uniform"``.
+        prior: std of the prior N(1, std^2) of the scales, or log-uniform.
         per_layer_variance: one sigma for a layer.
         stochastic_bias: a posterior over the bias too.
         sigma_u: std of the factor of the noise scale.
@@ -71,6 +75,7 @@ class Recipe:
     directory: str | None = None
     split_seed: int = 0
     image_size: tuple[int, int] | None = None
+    augment: bool = True
     masks: Literal["expert", "expert+auto", "auto"] = "expert"
     cell_split: Literal["random", "01-02"] = "random"
     model: Literal["all-cnn", "resnet18", "cell-net"] | None = None
@@ -110,6 +115,10 @@ class Recipe:
 
     def load(self) -> Data:
         """Read and check the data."""
+        data = self._read()
+        return data if self.augment else dataclasses.replace(data, augment=NOTHING, augment_val=False)
+
+    def _read(self) -> Data:
         if self.data == "digits":
             return datasets.digits(self.split_seed)
         assert self.directory is not None
@@ -119,13 +128,17 @@ class Recipe:
             return datasets.folder(self.directory, self.split_seed, self.image_size)
         return datasets.cells(self.directory, self.split_seed, self.masks, split=self.cell_split)
 
-    def build(self, data: Data, seed: int, device: torch.device | str = "cpu") -> nn.Module:
+    def build(self, data: Data, seed: int, device: torch.device | str = "cpu", initialize: bool = True) -> nn.Module:
         """The network in its initial state, which follows from the seed and the data.
 
-        As in the paper, a network without normalization or with weight norm is initialized by a batch of 128, analytic
-        norm has the statistics of the data, and batch norm starts with s = 1 and b = 0.
+        As in the paper, a network without normalization or with weight norm is initialized by a batch of 128 (fewer if
+        they have more than a million pixels), analytic norm has the statistics of the data, and batch norm starts with
+        s = 1 and b = 0.
+
+        Arguments:
+            initialize: False where the parameters are read from a file next.
         """
-        batch = torch.cat([images.cpu() for images in islice(_small(data, seed), 128)])
+        batch = torch.cat([images.cpu() for images in islice(_small(data, seed), _batch_size(data))])
         mean, var = (value.cpu() for value in input_statistics(data, seed))
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)
@@ -133,9 +146,10 @@ class Recipe:
         _check_size(net, batch[:1], data)
         # Averages over smooth images keep more of the variance than the moment rule assumes: the cell network, which
         # has five of them, starts from data with analytic norm too.
-        if self.norm in ("none", "weight") or (self.norm == "analytic" and data.per_pixel):
-            init_from_data_(net, batch)
-        return net.to(device)
+        net.to(device)
+        if initialize and (self.norm in ("none", "weight") or (self.norm == "analytic" and data.per_pixel)):
+            init_from_data_(net, batch.to(device))
+        return net
 
     def _maker(self, data: Data) -> Callable[..., nn.Module]:
         channels, height, width = data.image_size
@@ -143,7 +157,7 @@ class Recipe:
         name = self.model or ("cell-net" if data.per_pixel else "all-cnn" if min(height, width) <= 64 else "resnet18")
         if (name == "cell-net") != data.per_pixel:
             kind = "classes of pixels" if data.per_pixel else "classes of images"
-            raise ValueError(f"--model {name} does not fit --data {self.data}, which has {kind}")
+            raise ValueError(f"--model {name} does not fit --data {self.data}, which has {kind}: leave --model out")
         if name == "all-cnn":
             return lambda norm, scale, **more: models.all_cnn(norm, scale, self.padding, **common, **more)
         if name == "cell-net":
@@ -163,6 +177,19 @@ class Recipe:
 
     def _example(self, batch: Tensor) -> Tensor | None:
         return batch if self.norm == "analytic" and self.first_layer == "patch" else None
+
+
+def prepare(recipe: Recipe, config: Config, device: torch.device, initialize: bool = True) -> tuple[Data, nn.Module]:
+    """Data and network of a run on a device, made with the numerics of the run."""
+    data = recipe.load().to(device)
+    with numerics(config, device):
+        return data, recipe.build(data, config.seed, device, initialize)
+
+
+def _batch_size(data: Data) -> int:
+    """128 images, or as many as a million pixels hold."""
+    height, width = data.image_size[1:]
+    return max(1, min(128, (1 << 20) // (height * width)))
 
 
 def _small(data: Data, seed: int) -> Any:
@@ -213,9 +240,9 @@ def resolve(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     >>> resolve({"data": "digits", "epochs": 3})[1]
     {'epochs': 3}
     """
-    from .config import Config
-
     merged = {**DEFAULTS.get(given.get("data", "digits"), {}), **given}
+    if merged.get("data") == "cells" and "epochs" in merged:
+        merged.setdefault("decay_epochs", merged["epochs"] / 3)
     if merged.get("norm") == "none":
         merged.setdefault("scale", "point")
     ours = {field.name for field in dataclasses.fields(Recipe)}

@@ -31,9 +31,11 @@ from .config import OPERATIONAL
 from .durable import DamagedError
 from .events import Record
 
-OURS = {"config.json", "metrics.jsonl", "events.jsonl", "lr_search.json", "checkpoints", "result.json", ".lock"}
-EXTRAS = ("figures", "tensorboard", "evaluation-")
-"""What other parts of the library add to a run."""
+OURS = {
+    *("config.json", "metrics.jsonl", "events.jsonl", "lr_search.json", "checkpoints", "result.json", ".lock"),
+    *("evaluation-train.json", "evaluation-val.json", "evaluation-test.json", "figures", "tensorboard"),
+}
+"""Everything that a run folder may hold."""
 
 
 class RunFolder:
@@ -78,8 +80,10 @@ class RunFolder:
         lock = FileLock(path, blocking=False)
         try:
             lock.acquire()
-        except (Timeout, OSError):
+        except Timeout:
             return True
+        except OSError:  # one that cannot be written is not being written
+            return False
         lock.release()
         return False
 
@@ -87,11 +91,16 @@ class RunFolder:
         if (self.path / "config.json").exists():
             return
         for entry in sorted(self.path.iterdir()):
-            known = entry.name in OURS or entry.name.startswith(EXTRAS) or entry.name.endswith(durable.TEMPORARY)
+            known = entry.name in OURS or entry.name.endswith(durable.TEMPORARY)
             if not known:
                 raise RunError(
                     f"{self.path} is no run: it holds {entry.name!r}; choose an empty or a new folder as --out"
                 )
+
+    def refuse_taken(self) -> None:
+        """A run that is there is not begun again."""
+        if self.exists():
+            raise RunError(f"{self.path} holds a run already: pass --resume to go on with it, or another --out")
 
     def exists(self) -> bool:
         """Whether a run was begun here."""
@@ -101,8 +110,8 @@ class RunFolder:
         """Write the configuration; from now on the folder belongs to this run."""
         durable.sweep(self.path)
         checkpoint.clean(self.checkpoints)
-        for name in ("metrics.jsonl", "lr_search.json", "result.json"):
-            (self.path / name).unlink(missing_ok=True)
+        for path in (*self.path.glob("*.jsonl"), *self.path.glob("*.json")):
+            path.unlink()
         self._about = about
         durable.write(self.path / "config.json", durable.sealed(about))
 
@@ -185,6 +194,12 @@ class RunFolder:
         found = self.peek()
         return found[1] if found else []
 
+    def lines(self) -> list[Record]:
+        """The lines of ``metrics.jsonl`` as they are, of a run that is being written."""
+        path = self.path / "metrics.jsonl"
+        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+        return [json.loads(line) for line in whole.splitlines()]
+
     def finish(self, result: dict[str, Any]) -> None:
         """Write how the run ended."""
         durable.write(self.path / "result.json", durable.sealed(result))
@@ -199,6 +214,26 @@ class RunFolder:
         except DamagedError as error:
             warnings.warn(f"{error}; the end of the run is computed again", stacklevel=2)
             return None
+
+    def finished(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of a run that has come to its end, its folder put in order; None if there is more to say or do.
+
+        Arguments:
+            asked: configuration and recipe that it has to have.
+        """
+        if not self.exists():
+            return None
+        with self.held():
+            result = self.result()
+            if result is None or result["state"] != "finished":
+                return None
+            about, found = self.about(), self.peek()
+            if found is None or found[0].step != result["steps"] or same(about, found[0].about) is not None:
+                return None
+            if difference({key: about[key] for key in asked}, asked) is not None:
+                return None
+            self.take_up(about, found)
+            return result
 
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Write a sealed document beside the others."""
@@ -227,7 +262,7 @@ def _lines(records: list[Record]) -> bytes:
 def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") -> str | None:
     """The first setting in which two configurations differ, in words; those that change no result do not count."""
     for key in dict.fromkeys((*asked, *stored)):
-        if key in OPERATIONAL:
+        if key in OPERATIONAL or f"{path}{key}" in OPERATIONAL:
             continue
         before, now = stored.get(key), asked.get(key)
         if isinstance(before, dict) and isinstance(now, dict):

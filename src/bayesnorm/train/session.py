@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ class Session:
         stop: whether a signal has come.
         callbacks: called with events.
         recipe: stored with the run.
+        stack: ends with the call; holds the lock of the folder.
         folder: of the run; None writes nothing.
 
     ``history`` and ``search`` are filled on the way.
@@ -74,6 +76,7 @@ class Session:
     stop: Stop
     callbacks: Sequence[Callback]
     recipe: dict[str, Any]
+    stack: ExitStack
     folder: RunFolder | None = None
     history: list[Record] = field(default_factory=list)
     search: LrSearch | None = None
@@ -86,13 +89,13 @@ class Session:
 
     def find_lr(self, resume: bool) -> LrSearch:
         """The search alone."""
-        self._learning_rate(self._enter(self.disk, resume) if self.disk else None)
+        self._learning_rate(self._entered(resume))
         assert self.search is not None
         return self.search
 
     def run(self, resume: bool) -> Run:
         """Start or go on, to the end."""
-        stored = self._enter(self.disk, resume) if self.disk else None
+        stored = self._entered(resume)
         lr = self._learning_rate(stored)
         torch.manual_seed(self.config.seed)  # whatever the search has drawn
         trainer = Trainer(self.net, self.data, self.config, lr, self.world)
@@ -106,6 +109,19 @@ class Session:
         self.net.eval()
         path = None if self.folder is None else self.folder.path
         return Run(self.net, self.config, lr, self.history, result or {}, self.search, path)
+
+    def _entered(self, resume: bool) -> Checkpoint | None:
+        """What rank 0 found in the folder; if it may not use it, no process goes on."""
+        stored, refused = None, None
+        if self.disk is not None:
+            try:
+                self.stack.enter_context(self.disk.held())
+                stored = self._enter(self.disk, resume)
+            except Exception as error:
+                refused = error
+        if self.world.agree(int(refused is not None)):
+            raise refused or RunError("the first process may not use the run folder; it says why")
+        return stored
 
     def _enter(self, folder: RunFolder, resume: bool) -> Checkpoint | None:
         """Begin a run in the folder, or make sure that it is this one and take up its last state."""
@@ -121,7 +137,7 @@ class Session:
             folder.note("start", step=0, pid=os.getpid())
             return None
         if not resume:
-            raise RunError(f"{folder.path} holds a run already: pass --resume to go on with it, or another --out")
+            folder.refuse_taken()
         stored = folder.about()
         self._compare(folder, stored, about)
         found = folder.peek()
@@ -179,9 +195,15 @@ class Session:
             self._emit(Tried(len(found.trials), self.config.lr_trials, trial.lr, trial.loss))
 
         try:
-            self.search = search(self.net, self.data, self.config, self.world, known, tried, self._wants_to_stop)
+            self.search = search(
+                self.net, self.data, self.config, self.world, known, tried, self._emit, self._wants_to_stop
+            )
         except InterruptedError:
             raise self._stopped("during the learning-rate search, whose finished trials are kept") from None
+        except DivergedError as error:
+            if self.disk is not None:
+                self.disk.finish({"state": "diverged", "message": str(error), "step": 0, "lr": None})
+            raise
         return self.search.best
 
     def _shared(self, known: tuple[Trial, ...]) -> tuple[Trial, ...]:
@@ -197,6 +219,7 @@ class Session:
         if stored is not None:
             fill_(tensors, stored.tensors)
             trainer.load_counters(stored.counters)
+            stored.tensors.clear()
         if self.world.size > 1:
             self.world.share(tensors.values())
             numbers = torch.tensor([trainer.epoch, trainer.batch, *trainer.sums.values()], dtype=torch.float64)

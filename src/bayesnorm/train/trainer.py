@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from .._objective import ELBO, Terms
 from .._posterior import posterior
@@ -58,17 +57,16 @@ class Trainer:
         self.sums = dict.fromkeys(("count", "loss", "nll", "kl"), 0.0)
 
     def _wrapped(self) -> Callable[[Tensor], Tensor]:
-        """The network as a step calls it: compiled, and over several processes with averaged gradients."""
+        """The network as a step calls it."""
         net = self.net
         if self.config.channels_last:
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         for layer in norm_layers(net).values():
-            if isinstance(layer.norm, BatchNorm):
-                layer.norm.sync = self.config.sync_bn
+            if isinstance(layer.norm, BatchNorm) and self.config.sync_bn:
+                layer.norm.sync = True
         if self.config.compile:
-            net = cast(nn.Module, torch.compile(net))
-        if self.world.size > 1:
-            net = DistributedDataParallel(net)
+            # One graph per batch size: a dynamic one would be used or not depending on where the run was resumed.
+            net = cast(nn.Module, torch.compile(net, dynamic=False))
         return net
 
     @property
@@ -102,6 +100,7 @@ class Trainer:
         # Gradients are averaged over the processes: each weighs its nll by its share of the batch.
         (terms.total + (part * self.world.size - 1) * terms.nll if self.world.size > 1 else terms.total).backward()
         found = [p.grad for p in self.parameters if p.grad is not None]
+        self.world.average(found)
         norm = torch.nn.utils.get_total_norm(found)
         loss, nll, kl, size, wish = self._agreed(part, terms, norm, stop)
         if not math.isfinite(loss + size) or nll > EXPLODED:
@@ -178,7 +177,9 @@ class Trainer:
         """Metrics of a split, in evaluation mode with the mean scales."""
         tally = Tally(device=self.data.device)
         for images, targets in images_of(self.data, part, self.config.seed, limit, self.world.rank, self.world.size):
-            tally.update(predict(self.net, images, samples=0).log_probs, targets)
+            # On CUDA the size of a pass would follow the free memory, and the last digits with it.
+            rows = len(images) if images.is_cuda else None
+            tally.update(predict(self.net, images, samples=0, max_rows=rows).log_probs, targets)
         return Tally.from_sums(self.world.total(tally.sums)).compute()
 
     def tensors(self) -> dict[str, Tensor]:

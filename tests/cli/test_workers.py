@@ -1,9 +1,14 @@
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import jobs
 import pytest
 
+import bayesnorm
 from bayesnorm.cli.workers import side_by_side
 from bayesnorm.errors import BayesnormError, StoppedError
 from bayesnorm.train.events import Started, Tried
@@ -48,3 +53,32 @@ def test_a_signal_reaches_all(tmp_path, number):
     assert caught.value.exit_code == 128 + number
     assert (tmp_path / "a-saved").exists()
     assert signal.getsignal(number) == before
+
+
+PARENT = """
+import sys
+import jobs
+from bayesnorm.cli.workers import side_by_side
+if __name__ == "__main__":
+    side_by_side(["a"], jobs.waits, (sys.argv[1],), {"a": lambda event: None})
+"""
+
+
+def test_nobody_works_on_when_the_parent_was_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    places = os.pathsep.join([str(Path(bayesnorm.__file__).parents[1]), str(Path(jobs.__file__).parent)])
+    parent = subprocess.Popen([sys.executable, script, tmp_path], env={**os.environ, "PYTHONPATH": places})
+    wait_for(tmp_path / "started")
+    parent.kill()
+    parent.wait()
+    wait_for(tmp_path / "a-saved")
+    assert (tmp_path / "a-saved").exists()
+
+
+def wait_for(path):
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{path} does not come")

@@ -199,3 +199,27 @@ def test_a_batch_that_is_too_small_for_the_processes_is_one_line(tmp_path):
     lines = [line for line in output.splitlines() if line.startswith("bayesnorm: ")]
     assert lines
     assert all("batch=1" in line and "2 processes; choose another" in line for line in lines)
+
+
+def test_three_processes_resume_to_the_same_end(tmp_path):
+    """The sum of three numbers depends on their order, that of two does not."""
+    options = ["--width", "0.0625", "--epochs", "2", "--batch", "216", "--lr", "0.02", "--samples", "0", "--resume"]
+    command = [*LAUNCH[:-1], "--nproc-per-node=3", "-m", "bayesnorm", "train", *options, "--checkpoint-steps", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PLACES}
+    results = []
+    for _ in range(2):
+        done = subprocess.run(
+            [*command, "--out", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        results.append((RunFolder(tmp_path).result(), (tmp_path / "metrics.jsonl").read_bytes()))
+        # The end is forgotten: the next launch goes on from the checkpoint before it.
+        (tmp_path / "result.json").unlink()
+        for file in sorted((tmp_path / "checkpoints").iterdir())[2:]:
+            file.unlink()
+    assert results[0] == results[1]

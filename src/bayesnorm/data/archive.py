@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._files import sync_folder
 from ..errors import DataError
-from .download import sync_folder
 
 BLOCK = 1 << 20
 

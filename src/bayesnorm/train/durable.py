@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .._files import sync_folder
 from ..errors import RunError
 
 TEMPORARY = ".tmp"
@@ -34,15 +35,6 @@ def write(path: Path, content: bytes) -> None:
             f"{path} could not be written ({error.strerror}): make room or choose another --out, then repeat the "
             "command with --resume; what was saved before is intact"
         ) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def sweep(folder: Path) -> None:

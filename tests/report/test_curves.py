@@ -72,7 +72,7 @@ FIGURES: dict[str, tuple[Callable[[], Figure], list[str]]] = {
     ),
     "lr": (
         lambda: lr_curve(TRIALS, 0.0123456),
-        ["learning rate", "training loss", "trials", "diverged", "chosen: 0.0123"],
+        ["learning rate", "training NLL", "trials", "diverged", "chosen: 0.0123"],
     ),
 }
 

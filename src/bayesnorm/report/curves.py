@@ -120,7 +120,7 @@ def lr_curve(trials: Sequence[Mapping[str, Any]], best: float) -> Figure:
             )
         if math.isfinite(best):
             lines.append(axes.axvline(best, color=GREY, linestyle=":", label=f"chosen: {best:.3g}"))
-        axes.set(xlabel="learning rate", ylabel="training loss")
+        axes.set(xlabel="learning rate", ylabel="training NLL")
         _log(axes, "x", [float(trial["lr"]) for trial in trials])
         _log(axes, "y", [loss for _, loss in finished])
         axes.margins(y=0.12)

@@ -45,6 +45,7 @@ def test_import_pulls_in_torch_and_nothing_else() -> None:
 
 MORE = {
     "data": {"sklearn", "PIL", "numpy"},
+    "evaluate": {"sklearn", "scipy"},
     "report": {"matplotlib"},
     "train": {"safetensors", "filelock", "scipy"},
     "cli": {"typer", "rich"},

@@ -56,6 +56,7 @@ class Sampling:
         shared: one draw for all inputs.
         expands: a batched call gets each input once, and the first random layer expands it to the draws.
         memory: statistics kept between calls, where the parameters are known not to change.
+        given: standard normal draws by layer, in place of those of the stream; other layers draw nothing.
     """
 
     key: Tensor
@@ -64,6 +65,7 @@ class Sampling:
     shared: bool = False
     expands: bool = False
     memory: dict[int, dict[int, tuple[Tensor, Tensor]]] | None = None
+    given: dict[int, Tensor] | None = None
 
     def rows(self, batch: int) -> Tensor:
         """Row hashes of a batch, draws before inputs."""
@@ -180,10 +182,19 @@ class Runtime:
         if random:
             self._set_rows(scope, first_tensor(args, kwargs))
             assert scope.rows is not None
+            if self.sampling is not None and self.sampling.given is not None:
+                scope.draws = self.sampling.given
+                return scope
             drawn = noise.normal(scope.rows, torch.cat([layer.columns for layer in random]))
             parts = drawn.split([layer.columns.numel() for layer in random], dim=1)
             scope.draws = {layer.index: part for layer, part in zip(random, parts, strict=True)}
         return scope
+
+    def draws_for(self, layer: Member) -> bool:
+        """Whether the scale of a layer is drawn in this call."""
+        if self.sampling is None:
+            return layer.training
+        return self.sampling.given is None or layer.index in self.sampling.given
 
     def statistics(self, opening: Opening) -> dict[int, tuple[Tensor, Tensor]]:
         """Input moments of the layers of ``opening``, from the parameters as they are."""

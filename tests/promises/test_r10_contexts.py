@@ -19,9 +19,10 @@ from rich.console import Console
 from torch import nn
 
 import bayesnorm
-from bayesnorm import _modes, _sampling, _statistics, _transaction, bn_noise
+from bayesnorm import _linearize, _modes, _sampling, _statistics, _transaction, bn_noise
 from bayesnorm.cli import progress, world
 from bayesnorm.data import digits
+from bayesnorm.evaluate import _bn_draws, baselines
 from bayesnorm.moments import core, record
 from bayesnorm.train import Config, _fit, numerics, run_folder, signals, tensorboard
 from bayesnorm.train.events import Started
@@ -78,6 +79,26 @@ def _mode(path: Path) -> Case:
     net = _normalized()
     net[2].eval()
     return _modes.mode(net, False), lambda: _anatomy(net), _nothing
+
+
+def _frozen(path: Path) -> Case:
+    net = _normalized()
+    next(net.parameters()).requires_grad_(False)
+    return _linearize._frozen(net), lambda: [p.requires_grad for p in net.parameters()], _nothing
+
+
+def _restored(path: Path) -> Case:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+
+    def wreck(entered: Any) -> None:
+        net[1].running_mean.fill_(3.0)
+        net[1].running_var = torch.zeros(2)
+
+    return _bn_draws.restored({"1": net[1]}), lambda: _anatomy(net), wreck
+
+
+def _seeded(path: Path) -> Case:
+    return baselines._seeded(torch.device("cpu"), 7), torch.get_rng_state, lambda entered: torch.rand(3)
 
 
 def _drawing(path: Path) -> Case:
@@ -217,6 +238,9 @@ def _shown(path: Path) -> Case:
 CASES: dict[str, Callable[[Path], Case]] = {
     "bayesnorm._transaction.undone_on_error": _whole_transaction,
     "bayesnorm._modes.mode": _mode,
+    "bayesnorm._linearize._frozen": _frozen,
+    "bayesnorm.evaluate._bn_draws.restored": _restored,
+    "bayesnorm.evaluate.baselines._seeded": _seeded,
     "bayesnorm._sampling.drawing": _drawing,
     "bayesnorm._sampling.numbered": _numbered,
     "bayesnorm._sampling.sampling": _sample,

@@ -1,5 +1,18 @@
 """How good predictions are: stateless metrics, and sums of them over batches, devices and processes."""
 
+from .baselines import deep_ensemble as deep_ensemble
+from .baselines import mc_batch_norm as mc_batch_norm
+from .baselines import mc_dropout as mc_dropout
+from .baselines import stochastic_batch_norm as stochastic_batch_norm
+from .baselines import training_batches as training_batches
+from .calibration import Reliability as Reliability
+from .calibration import adaptive_ece as adaptive_ece
+from .calibration import adaptive_reliability as adaptive_reliability
+from .calibration import calibrated as calibrated
+from .calibration import calibrated_nll as calibrated_nll
+from .calibration import fit_temperature as fit_temperature
+from .calibration import reliability as reliability
+from .calibration import reliability_of as reliability_of
 from .evaluation import as_json as as_json
 from .evaluation import evaluate as evaluate
 from .metrics import Metrics as Metrics
@@ -7,3 +20,22 @@ from .metrics import Tally as Tally
 from .metrics import accuracy as accuracy
 from .metrics import ece as ece
 from .metrics import nll as nll
+from .ood import Separation as Separation
+from .ood import scores_of as scores_of
+from .ood import separation as separation
+from .ood import separations as separations
+from .robustness import attack_curve as attack_curve
+from .robustness import noise_curve as noise_curve
+from .scores import Scores as Scores
+from .scores import ScoreTally as ScoreTally
+from .scores import brier as brier
+from .scores import entropy as entropy
+from .scores import max_probability as max_probability
+from .scores import mutual_information as mutual_information
+from .selective import By as By
+from .selective import Curve as Curve
+from .selective import SelectiveTally as SelectiveTally
+from .selective import aurc as aurc
+from .selective import error_coverage as error_coverage
+from .selective import excess_aurc as excess_aurc
+from .selective import uncertainty as uncertainty

@@ -1,0 +1,166 @@
+r"""Predictive distribution without sampling the network: the outputs are linear in the draws of the later scales.
+
+With :math:`\varepsilon` the standard normal draws of all scales (one per channel, shared over space), the outputs are
+
+.. math::
+    f(\varepsilon) \approx f(0) + J \varepsilon, \qquad \operatorname{Cov} f = J J^T,
+
+in which the noise of a scale adds in amplitude over space and in variance over channels, as it does in the network.
+J is computed backwards, one pass per class, through the last layers only, where the maps are small. The scales before
+them are not differentiated. Behind a normalization, relative noise :math:`r_l^2 = \operatorname{mean}_c (\sigma_c /
+s_c)^2` moves the outputs about as much from wherever it comes, so the covariance of the hidden sources is multiplied by
+:math:`\sum_{\text{hidden}} r_l^2 / \sum_{\text{differentiated}} r_l^2`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from ._sampling import drawing
+from .layers import NormLayer
+from .moments.core import wide
+from .runtime import Runtime
+
+COST = 1.5
+"""Most that the backward passes may cost, in forward passes."""
+POINTS = 128
+"""Quasi-random points that average the probabilities over the covariance of the outputs."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which scales are differentiated.
+
+    Arguments:
+        sources: layers whose draws are, in the order of execution.
+        hidden: of these, how many stand before the outputs.
+        inflation: factor on the covariance that these cause, for the ones before them.
+    """
+
+    sources: list[NormLayer]
+    hidden: int
+    inflation: float
+
+
+@torch.no_grad()
+def plan(net: nn.Module, networks: Sequence[Runtime], x: Tensor, inflation: float | None) -> Plan:
+    """Choose as many of the last scales as ``COST`` allows.
+
+    Arguments:
+        x: one input.
+        inflation: None: from the posterior, as above.
+    """
+    known = _KNOWN.setdefault(net, {})
+    if x.shape not in known:
+        known[x.shape] = _work(net, x)
+    work, classes = known[x.shape]
+    random = [m for m in work if isinstance(m, NormLayer) and m.is_random and m.opening.runtime in networks]
+    behind, allowed = 0.0, COST * sum(work.values()) / classes
+    chosen: set[nn.Module] = set()
+    for module in reversed(work):
+        if module in random and (behind <= allowed or not chosen):
+            chosen.add(module)
+        behind += work[module]
+    last = random[-1:] if random and random[-1].scale.s.numel() == classes else []
+    hidden = [module for module in random if module not in last]
+    seen = [module for module in hidden if module in chosen]
+    if inflation is None:
+        inflation = sum(map(_relative, hidden)) / sum(map(_relative, seen)) if seen else 1.0
+    return Plan([module for module in random if module in chosen], len(seen), inflation)
+
+
+_Work = tuple[dict[nn.Module, float], int]
+_KNOWN: WeakKeyDictionary[nn.Module, dict[torch.Size, _Work]] = WeakKeyDictionary()
+"""What was found out about a network, by the size of its inputs."""
+
+
+def _work(net: nn.Module, x: Tensor) -> _Work:
+    """Multiplications of each layer with a weight, in the order of execution, and the number of classes."""
+    work: dict[nn.Module, float] = {}
+
+    def note(module: nn.Module, args: Any, output: Tensor) -> None:
+        weight = cast(Tensor, module.weight)
+        work.pop(module, None)  # of a layer that is called again the last call counts
+        work[module] = output.numel() * weight.numel() / max(weight.size(0), 1)
+
+    handles = [module.register_forward_hook(note) for module in net.modules() if _has_weight(module)]
+    try:
+        out = net(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not isinstance(out, Tensor) or out.dim() != 2:
+        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ValueError(f"method='moments' needs outputs (N, classes), the network returns {shape}: use 'draws'")
+    return work, out.size(1)
+
+
+def _has_weight(module: nn.Module) -> bool:
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() > 1
+
+
+def _relative(layer: NormLayer) -> float:
+    """Mean square of sigma / s."""
+    return float((layer.scale.spread() / layer.scale.s).square().mean())
+
+
+def gaussian_outputs(net: nn.Module, networks: Sequence[Runtime], x: Tensor, chosen: Plan) -> tuple[Tensor, Tensor]:
+    """Mean ``(N, C)`` and covariance ``(N, C, C)`` of the outputs, float32 or wider."""
+    with _frozen(net), torch.enable_grad(), drawing(networks, None):
+        wanted = [torch.zeros(len(x), m.columns.numel(), device=x.device, requires_grad=True) for m in chosen.sources]
+        for runtime in networks:
+            mine = [(m, draw) for m, draw in zip(chosen.sources, wanted, strict=True) if m.opening.runtime is runtime]
+            assert runtime.sampling is not None
+            runtime.sampling.given = {layer.index: draw for layer, draw in mine}
+        out = wide(net(x))
+        parts = [part.transpose(0, 1).to(out.dtype) for part in _jacobian(out, wanted)]
+    factor = chosen.inflation**0.5
+    jacobian = torch.cat([part * factor if i < chosen.hidden else part for i, part in enumerate(parts)], 2)
+    return out.detach(), jacobian @ jacobian.mT
+
+
+def _jacobian(out: Tensor, wanted: list[Tensor]) -> Sequence[Tensor]:
+    """Derivatives ``(C, N, channels)`` of the outputs of each input in its own draws."""
+    each = torch.eye(out.size(1), device=out.device, dtype=out.dtype).unsqueeze(1).expand(-1, len(out), -1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of operations that are batched by a loop
+            return torch.autograd.grad(out, wanted, each, retain_graph=True, is_grads_batched=True)
+    except RuntimeError:  # an operation that cannot be batched
+        rows = [torch.autograd.grad(out, wanted, one, retain_graph=True) for one in each]
+        return [torch.stack(columns) for columns in zip(*rows, strict=True)]
+
+
+def spread_out(mean: Tensor, covariance: Tensor) -> Tensor:
+    """Quasi-random outputs ``(POINTS, N, C)`` of a normal distribution, in pairs around the mean."""
+    classes = mean.size(1)
+    uniform = torch.quasirandom.SobolEngine(classes, scramble=True, seed=0).draw(POINTS // 2, dtype=torch.float64)
+    normal = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9)).to(mean)
+    # Log-probabilities have a singular covariance: a thousandth of a standard deviation more makes it regular.
+    size = covariance.diagonal(dim1=1, dim2=2).mean(1).clamp(min=torch.finfo(mean.dtype).tiny)
+    jitter = 1e-6 * size[:, None, None] * torch.eye(classes, device=mean.device, dtype=mean.dtype)
+    root = torch.linalg.cholesky_ex(covariance + jitter).L
+    moved = torch.einsum("nck,pk->pnc", root, normal)
+    return torch.cat([mean + moved, mean - moved])
+
+
+@contextmanager
+def _frozen(net: nn.Module) -> Iterator[None]:
+    """Inside, no parameter records a gradient."""
+    flags = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
+    try:
+        for parameter, _ in flags:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)

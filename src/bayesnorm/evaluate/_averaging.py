@@ -1,0 +1,60 @@
+"""Averages of probabilities over draws, a piece of the input at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from ..data import passes
+from ..moments.core import wide
+
+Inputs = Tensor | Iterable[Tensor]
+"""A batch ``(N, ...)``, or the pieces of a larger set, one after the other."""
+
+
+def averaged(x: Inputs, max_rows: int | None, outputs: Callable[[Tensor, int], Iterator[object]]) -> Tensor:
+    """``log(1/K sum_k softmax(out_k))`` of all inputs, ``(N, C, *space)``.
+
+    Arguments:
+        x: the inputs.
+        max_rows: most inputs at a time; None: by their size.
+        outputs: of a piece and the number of its first input, the network's K outputs (logits or log-probabilities).
+    """
+    results = []
+    done = 0
+    for piece in pieces(x, max_rows):
+        results.append(_mean_log_probs(outputs(piece, done)))
+        done += len(piece)
+    if not results:
+        raise ValueError("x holds no input: pass at least one")
+    return torch.cat(results)
+
+
+def pieces(x: Inputs, max_rows: int | None) -> Iterator[Tensor]:
+    """The inputs in order, at most ``max_rows`` at a time."""
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"max_rows={max_rows}: must be at least 1")
+    for part in [x] if isinstance(x, Tensor) else x:
+        rows = max_rows or max(1, passes.PIXELS // max(1, math.prod(part.shape[2:])))
+        yield from (piece for piece in part.split(rows) if len(piece))
+
+
+def _mean_log_probs(outputs: Iterator[object]) -> Tensor:
+    total: Tensor | None = None
+    count = 0
+    for out in outputs:
+        if not isinstance(out, Tensor):
+            raise ValueError(f"the network returned {type(out).__name__}: wrap it so that it returns one tensor")
+        logs = wide(out).log_softmax(1)
+        if total is not None and total.shape != logs.shape:
+            raise ValueError(
+                f"output {count} has shape {tuple(logs.shape)}, those before it {tuple(total.shape)}: "
+                "average networks of the same classes"
+            )
+        total = logs if total is None else torch.logaddexp(total, logs)
+        count += 1
+    assert total is not None
+    return total - math.log(count)

@@ -1,0 +1,87 @@
+"""Telling inputs of another kind by their uncertainty: how far the scores of two sets lie apart."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._predict import Prediction
+
+TPR = 0.95
+
+
+class Separation(NamedTuple):
+    """How well a score tells inputs from outside the distribution from those inside.
+
+    Arguments:
+        auroc: probability that an outer score exceeds an inner one, ties counting half; 0.5 for a score of no use.
+        aupr_in: average precision of finding the inner ones by low scores; a useless score has their share of all.
+        aupr_out: average precision of finding the outer ones by high scores.
+        fpr95: share of the outer ones accepted at the lowest threshold that accepts 95 % of the inner ones.
+    """
+
+    auroc: float
+    aupr_in: float
+    aupr_out: float
+    fpr95: float
+
+
+def separation(inside: Tensor, outside: Tensor) -> Separation:
+    """Compare scores of uncertainty, which are expected to be larger outside, by scikit-learn.
+
+    Arguments:
+        inside: scores of inputs of the kind that was trained on, any shape.
+        outside: scores of other inputs, any shape and number.
+
+    >>> separation(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.25, 0.5]))
+    Separation(auroc=0.8333333333333334, aupr_in=0.9166666666666665, aupr_out=0.8333333333333333, fpr95=0.5)
+    """
+    from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+    parts = _checked("inside", inside), _checked("outside", outside)
+    scores = torch.cat(parts).numpy()
+    is_outside = torch.cat([torch.zeros(len(parts[0])), torch.ones(len(parts[1]))]).numpy()
+    false_rate, true_rate, _ = roc_curve(1 - is_outside, -scores, drop_intermediate=False)
+    return Separation(
+        auroc=float(roc_auc_score(is_outside, scores)),
+        aupr_in=float(average_precision_score(1 - is_outside, -scores)),
+        aupr_out=float(average_precision_score(is_outside, scores)),
+        fpr95=float(false_rate[true_rate >= TPR][0]),
+    )
+
+
+def _checked(name: str, scores: Tensor) -> Tensor:
+    """Flat, in float64 on the CPU."""
+    flat = scores.detach().double().flatten().cpu()
+    if len(flat) == 0:
+        raise ValueError(f"{name}: there are no scores: pass at least one")
+    bad = len(flat) - int(flat.isfinite().sum())
+    if bad:
+        raise ValueError(
+            f"{name}: {bad} of {len(flat)} scores are NaN or infinite: look for inputs that are not finite"
+        )
+    return flat
+
+
+def scores_of(prediction: Prediction) -> dict[str, Tensor]:
+    """Scores of uncertainty ``(N, *space)`` of a prediction, larger where it is less certain.
+
+    ``"entropy"``, ``"mutual_info"`` (0 for a single pass) and ``"max_prob"``: 1 minus the largest probability.
+    """
+    probs = prediction.probs
+    # A sum of the others: the difference to 1 would be the same, 0, for all that are nearly certain.
+    others = probs.scatter(1, probs.argmax(1, keepdim=True), 0.0).sum(1)
+    return {"entropy": prediction.entropy, "mutual_info": prediction.mutual_info, "max_prob": others}
+
+
+def separations(inside: Prediction, outside: Prediction) -> dict[str, Separation]:
+    """:func:`separation` of two sets of inputs by each score of :func:`scores_of`.
+
+    Arguments:
+        inside: prediction of inputs of the kind that was trained on.
+        outside: prediction of other inputs by the same network, in the same way.
+    """
+    other = scores_of(outside)
+    return {name: separation(scores, other[name]) for name, scores in scores_of(inside).items()}

@@ -98,7 +98,11 @@ def _restored(path: Path) -> Case:
 
 
 def _seeded(path: Path) -> Case:
-    return baselines._seeded(torch.device("cpu"), 7), torch.get_rng_state, lambda entered: torch.rand(3)
+    return (
+        baselines._seeded(torch.device("cpu"), 7),
+        lambda: torch.get_rng_state().tolist(),
+        lambda entered: torch.rand(3),
+    )
 
 
 def _drawing(path: Path) -> Case:

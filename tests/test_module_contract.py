@@ -247,7 +247,7 @@ def compiled_pair(net: nn.Module, backend: str | Graphs) -> tuple[nn.Module, nn.
     return copy.deepcopy(net), torch.compile(net, fullgraph=True, backend=backend)
 
 
-def check_compiled(net: nn.Module, x: Tensor, backend: str | Graphs, tolerance: float) -> None:
+def check_compiled(net: nn.Module, x: Tensor, backend: str | Graphs, tolerance: float) -> bool:
     eager, compiled = compiled_pair(net, backend)
     for _ in range(2):  # the counter of the noise and the running statistics advance in the graph
         expected, y = eager(x), compiled(x)
@@ -263,6 +263,7 @@ def check_compiled(net: nn.Module, x: Tensor, backend: str | Graphs, tolerance: 
     with torch.no_grad():
         assert distance(compiled.eval()(x), eager.eval()(x)) < tolerance
     net.train()
+    return True
 
 
 @pytest.mark.parametrize(("norm", "scale"), MEMBERS)
@@ -274,7 +275,7 @@ def test_compiles_without_a_graph_break_in_train_and_eval(norm, scale):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "conv2d"])
 def test_every_layer_type_compiles_without_a_graph_break(kind):
-    check_compiled(build("analytic", "bayes", kind), inputs(kind), "eager", 1e-5)
+    assert check_compiled(build("analytic", "bayes", kind), inputs(kind), "eager", 1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own, which it hides
@@ -318,7 +319,7 @@ needs_compiler = pytest.mark.skipif(
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor itself
 @pytest.mark.parametrize(("norm", "scale", "kind"), [("analytic", "bayes", "conv2d"), ("batch", "noise", "linear")])
 def test_inductor_computes_the_same(norm, scale, kind):
-    check_compiled(build(norm, scale, kind), inputs(kind), "inductor", 1e-4)
+    assert check_compiled(build(norm, scale, kind), inputs(kind), "inductor", 1e-4)
 
 
 # dtype, layout, printing

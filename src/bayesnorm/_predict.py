@@ -105,7 +105,7 @@ def predict(
                 draws = _draws(net, networks, part, first + start, samples, max(1, rows // len(part)))
             else:
                 draws = iter([_tensor(net(part))[None]])
-            results.append(_average(draws, output))
+            results.append(average(draws, output))
     return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
 
 
@@ -115,7 +115,7 @@ def _by_moments(net: nn.Module, networks: list[Runtime], x: Tensor, rows: int, i
         results = []
         for part in x.split(rows):
             outputs = spread_out(*gaussian_outputs(net, networks, part, chosen))
-            results.append(_average(iter([outputs]), "logits"))
+            results.append(average(iter([outputs]), "logits"))
     return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
 
 
@@ -163,7 +163,7 @@ def _tensor(out: object) -> Tensor:
     return out
 
 
-def _average(draws: Iterator[Tensor], output: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def average(draws: Iterator[Tensor], output: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean of the probabilities over the draws, its logarithm, entropy and mutual information."""
     total: Tensor | None = None
     entropies: Tensor | float = 0.0

@@ -57,6 +57,7 @@ def refused(archive, folder, *words):
     for word in (str(archive), *words):
         assert word in message
     assert sorted(folder.parent.rglob("*")) == before
+    return message
 
 
 def test_expected_files_only(places):
@@ -104,7 +105,7 @@ def test_existing_folder_keeps_its_other_files(places):
 )
 def test_unexpected_entries_are_refused(places, entry):
     archive, folder = places
-    refused(pack(archive, [*GOOD, entry]), folder, "unexpected entry", entry[0].name)
+    assert refused(pack(archive, [*GOOD, entry]), folder, "unexpected entry", entry[0].name)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
@@ -112,24 +113,24 @@ def test_link_under_an_expected_name(places, kind):
     archive, folder = places
     (places[0].parent / "secret").write_bytes(CONTENTS["a.bin"])
     entries = [special("top/a.bin", kind, "../secret"), *GOOD[2:]]
-    refused(pack(archive, entries), folder, "unexpected entry", "top/a.bin")
+    assert refused(pack(archive, entries), folder, "unexpected entry", "top/a.bin")
 
 
 def test_missing_file(places):
     archive, folder = places
-    refused(pack(archive, GOOD[:2]), folder, "top/b.bin missing")
+    assert refused(pack(archive, GOOD[:2]), folder, "top/b.bin missing")
 
 
 def test_other_size(places):
     archive, folder = places
-    refused(pack(archive, [regular("top/a.bin", b"short"), *GOOD[2:]]), folder, "5 bytes", "10,000")
+    assert refused(pack(archive, [regular("top/a.bin", b"short"), *GOOD[2:]]), folder, "5 bytes", "10,000")
 
 
 def test_other_content(places):
     archive, folder = places
     other = b"x" * len(CONTENTS["a.bin"])
     digests = hashlib.sha256(other).hexdigest(), MEMBERS["a.bin"].sha256
-    refused(pack(archive, [regular("top/a.bin", other), *GOOD[2:]]), folder, "top/a.bin", *digests)
+    assert refused(pack(archive, [regular("top/a.bin", other), *GOOD[2:]]), folder, "top/a.bin", *digests)
 
 
 def test_damage_leaves_an_existing_folder_alone(places):
@@ -146,7 +147,7 @@ def test_truncated(places, kept):
     noise = random.Random(0).randbytes(len(CONTENTS["a.bin"]))  # does not compress, so that the cut falls into it
     whole = pack(archive, [regular("top/a.bin", noise), *GOOD[2:]]).read_bytes()
     archive.write_bytes(whole[: int(kept * len(whole))])
-    refused(archive, folder, "not a readable archive")
+    assert refused(archive, folder, "not a readable archive")
 
 
 def test_flipped_bit(places):
@@ -154,25 +155,25 @@ def test_flipped_bit(places):
     whole = bytearray(pack(archive, GOOD).read_bytes())
     whole[len(whole) // 2] ^= 1
     archive.write_bytes(whole)
-    refused(archive, folder)
+    assert refused(archive, folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive at all", b"\x1f\x8b"])
 def test_something_else(places, content):
     archive, folder = places
     archive.write_bytes(content)
-    refused(archive, folder, "not a readable archive")
+    assert refused(archive, folder, "not a readable archive")
 
 
 def test_uncompressed_archive(places):
     archive, folder = places
     with tarfile.open(archive, "w") as tar:
         tar.addfile(GOOD[1][0], io.BytesIO(GOOD[1][1]))
-    refused(archive, folder, "not a readable archive")
+    assert refused(archive, folder, "not a readable archive")
 
 
 def test_no_archive(places):
-    refused(*places, "No such file")
+    assert refused(*places, "No such file")
 
 
 def test_pickle_is_not_run(places, malicious):
@@ -188,6 +189,6 @@ def test_full_disk(places):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, hard))
     try:
-        refused(archive, folder, "too large", "nothing half-written is left")
+        assert refused(archive, folder, "too large", "nothing half-written is left")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -30,6 +30,7 @@ def fails(*words, **splits):
     assert "\n" not in message
     for word in words:
         assert word in message
+    return message
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
@@ -96,49 +97,49 @@ def test_digest_of_standardized_data_is_the_same_for_a_view():
 
 
 def test_images_of_a_wrong_shape():
-    fails("mine, train", "(10, 2, 4)", train=Split(torch.zeros(10, 2, 4), torch.zeros(10, dtype=torch.int64)))
-    fails("mine, val", "N > 0", val=split(0))
-    fails("mine, test", "(2, 4, 6)", "(2, 4, 5)", test=split(3, size=(2, 4, 6)))
+    assert fails("mine, train", "(10, 2, 4)", train=Split(torch.zeros(10, 2, 4), torch.zeros(10, dtype=torch.int64)))
+    assert fails("mine, val", "N > 0", val=split(0))
+    assert fails("mine, test", "(2, 4, 6)", "(2, 4, 5)", test=split(3, size=(2, 4, 6)))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_images_that_are_not_finite(value):
     images = split(5).images.float()
     images[2, 1, 3, 3] = value
-    fails("mine, val", "NaN", val=Split(images, split(5).targets))
+    assert fails("mine, val", "NaN", val=Split(images, split(5).targets))
 
 
 def test_images_of_integers():
-    fails("int64", train=Split(split(30).images.long(), split(30).targets))
+    assert fails("int64", train=Split(split(30).images.long(), split(30).targets))
 
 
 @pytest.mark.parametrize("label", [3, -1, 255])
 def test_label_out_of_range(label):
     wrong = split(5)
     wrong.targets[3] = label
-    fails("mine, val", f"label {label}", "0 to 2", val=wrong)
+    assert fails("mine, val", f"label {label}", "0 to 2", val=wrong)
 
 
 def test_targets_of_a_wrong_kind():
     good = split(5)
-    fails("mine, val", "int32", val=Split(good.images, good.targets.int()))
-    fails("mine, val", "(4,)", val=Split(good.images, good.targets[:4]))
-    fails("mine, val", "(5, 5, 4)", val=Split(good.images, torch.zeros(5, 5, 4, dtype=torch.int64)))
+    assert fails("mine, val", "int32", val=Split(good.images, good.targets.int()))
+    assert fails("mine, val", "(4,)", val=Split(good.images, good.targets[:4]))
+    assert fails("mine, val", "(5, 5, 4)", val=Split(good.images, torch.zeros(5, 5, 4, dtype=torch.int64)))
 
 
 def test_nothing_annotated():
     nothing = torch.full((5, 4, 5), IGNORE)
-    fails("mine, val", "no target", val=Split(split(5).images, nothing))
+    assert fails("mine, val", "no target", val=Split(split(5).images, nothing))
 
 
 def test_constant_channel():
     train = split(30)
     train.images[:, 1] = 9
-    fails("mine", "constant", train=train)
+    assert fails("mine", "constant", train=train)
 
 
 def test_splits_that_disagree_about_pixels():
-    fails("mine", val=split(5, 1, pixels=True))
+    assert fails("mine", val=split(5, 1, pixels=True))
 
 
 def test_divide_is_a_division():

@@ -62,6 +62,7 @@ def fails(root, *words, **options):
     assert "\n" not in message
     for word in words:
         assert word in message
+    return message
 
 
 def test_expert_masks(root):
@@ -153,14 +154,14 @@ def test_other_endings_and_hidden_files(root):
 
 
 def test_no_such_choice(root):
-    fails(root, "'both'", "expert+auto", masks="both")
-    fails(root, "'02-01'", "01-02", split="02-01")
+    assert fails(root, "'both'", "expert+auto", masks="both")
+    assert fails(root, "'02-01'", "01-02", split="02-01")
 
 
 def test_no_data_set(root, tmp_path):
-    fails(tmp_path / "nothing", "no such folder")
-    fails(tmp_path, "no sequence folders")
-    fails(root / "01" / "t000.tif", "no such folder")
+    assert fails(tmp_path / "nothing", "no such folder")
+    assert fails(tmp_path, "no sequence folders")
+    assert fails(root / "01" / "t000.tif", "no such folder")
 
 
 def test_missing_mask_folder(root):
@@ -172,57 +173,57 @@ def test_missing_mask_folder(root):
 def test_empty_mask_folder(root):
     for path in (root / "02_GT" / "SEG").iterdir():
         path.unlink()
-    fails(root, str(root / "02_GT" / "SEG"), "no masks")
+    assert fails(root, str(root / "02_GT" / "SEG"), "no masks")
 
 
 def test_empty_sequence(root):
     (root / "03").mkdir()
-    fails(root, str(root / "03"), "no frames")
+    assert fails(root, str(root / "03"), "no frames")
 
 
 def test_missing_sequence(root):
     (root / "02").rename(root / "03")
     (root / "02_GT").rename(root / "03_GT")
-    fails(root, str(root / "02"), "no such sequence", split="01-02")
+    assert fails(root, str(root / "02"), "no such sequence", split="01-02")
 
 
 def test_mask_without_frame(root):
     mask(root, "01", 77)
-    fails(root, "man_seg077.tif", "without its frame", "t077.tif")
+    assert fails(root, "man_seg077.tif", "without its frame", "t077.tif")
 
 
 def test_sizes_that_differ(root):
     mask(root, "01", 4, size=(12, 11))
-    fails(root, "man_seg004.tif", "12 x 11", "12 x 10")
+    assert fails(root, "man_seg004.tif", "12 x 11", "12 x 10")
     mask(root, "01", 4)
     frame(root, "02", 2, size=(6, 10))
-    fails(root, "t002.tif", "6 x 10", "12 x 10")
+    assert fails(root, "t002.tif", "6 x 10", "12 x 10")
 
 
 @pytest.mark.parametrize("pixels", [np.ones(SIZE, np.uint16), np.ones((*SIZE, 3), np.uint8), np.ones(SIZE, np.float32)])
 def test_frame_that_is_not_8_bit_grey(root, pixels):
     save(root / "01" / "t002.tif", pixels)
-    fails(root, "t002.tif", "8-bit greyscale")
+    assert fails(root, "t002.tif", "8-bit greyscale")
 
 
 @pytest.mark.parametrize("pixels", [np.ones((*SIZE, 3), np.uint8), np.ones(SIZE, np.float32)])
 def test_mask_without_numbers(root, pixels):
     save(root / "01_GT" / "SEG" / "man_seg002.tif", pixels)
-    fails(root, "man_seg002.tif", "number of a cell")
+    assert fails(root, "man_seg002.tif", "number of a cell")
 
 
 @pytest.mark.parametrize("place", ["01/t002.tif", "01_GT/SEG/man_seg002.tif"])
 def test_file_that_is_no_tiff(root, place):
     save(root / "a.png", np.ones(SIZE, np.uint8))
     (root / place).write_bytes((root / "a.png").read_bytes())
-    fails(root, str(root / place), "not an image (TIFF)")
+    assert fails(root, str(root / place), "not an image (TIFF)")
 
 
 @pytest.mark.parametrize("place", ["01/t002.tif", "01_GT/SEG/man_seg002.tif"])
 def test_truncated_file(root, place):
     whole = (root / place).read_bytes()
     (root / place).write_bytes(whole[: len(whole) // 2])
-    fails(root, str(root / place))
+    assert fails(root, str(root / place))
 
 
 @pytest.mark.parametrize("place", ["01/t002.tif", "01_GT/SEG/man_seg002.tif"])
@@ -234,10 +235,10 @@ def test_pickle_is_not_run(root, place, malicious):
 
 def test_names_that_are_not_understood(root):
     save(root / "01_GT" / "SEG" / "man_seg_000_001.tif", np.ones(SIZE, np.uint16))
-    fails(root, "man_seg_000_001.tif", "man_seg002.tif")
+    assert fails(root, "man_seg_000_001.tif", "man_seg002.tif")
     (root / "01_GT" / "SEG" / "man_seg_000_001.tif").unlink()
     save(root / "01" / "t0002.tif", np.ones(SIZE, np.uint8))
-    fails(root, "t002.tif", "t0002.tif")
+    assert fails(root, "t002.tif", "t0002.tif")
 
 
 def test_too_few(tmp_path):

@@ -65,6 +65,7 @@ def fails(directory, *words, source=SOURCE, act=cifar10):
     assert "\n" not in message
     for word in words:
         assert word in message
+    return message
 
 
 def test_official_table():
@@ -135,25 +136,25 @@ def test_nothing_there(tmp_path):
 
 
 def test_a_file_as_directory(folder):
-    fails(folder / "test_batch.bin", "is a file", OFFICIAL.archive)
+    assert fails(folder / "test_batch.bin", "is a file", OFFICIAL.archive)
 
 
 @pytest.mark.parametrize("name", CONTENTS)
 def test_missing_file(folder, name):
     (folder / name).unlink()
-    fails(folder, f"{folder / name} is missing", f"--dir {folder.parent}`")
+    assert fails(folder, f"{folder / name} is missing", f"--dir {folder.parent}`")
 
 
 @pytest.mark.parametrize("name", CONTENTS)
 @pytest.mark.parametrize("size", [0, 100, len(CONTENTS["test_batch.bin"]) - 1])
 def test_truncated_file(folder, name, size):
     (folder / name).write_bytes(CONTENTS[name][:size])
-    fails(folder, str(folder / name), "truncated", f"{size:,} bytes instead of {SOURCE.size:,}")
+    assert fails(folder, str(folder / name), "truncated", f"{size:,} bytes instead of {SOURCE.size:,}")
 
 
 def test_longer_file(folder):
     (folder / "test_batch.bin").write_bytes(CONTENTS["test_batch.bin"] + b"x")
-    fails(folder, "test_batch.bin", f"{SOURCE.size + 1:,} bytes instead of {SOURCE.size:,}")
+    assert fails(folder, "test_batch.bin", f"{SOURCE.size + 1:,} bytes instead of {SOURCE.size:,}")
 
 
 @pytest.mark.parametrize("name", CONTENTS)
@@ -161,15 +162,17 @@ def test_flipped_bit(folder, name):
     damaged = bytearray(CONTENTS[name])
     damaged[5000] ^= 4
     (folder / name).write_bytes(damaged)
-    fails(folder, str(folder / name), "damaged", hashlib.sha256(damaged).hexdigest(), SOURCE.files[name], "replaces it")
+    assert fails(
+        folder, str(folder / name), "damaged", hashlib.sha256(damaged).hexdigest(), SOURCE.files[name], "replaces it"
+    )
 
 
 def test_label_out_of_range(tmp_path):
     wrong = bytearray(CONTENTS["data_batch_3.bin"])
     wrong[4 * RECORD] = 10
     contents = {**CONTENTS, "data_batch_3.bin": bytes(wrong)}
-    fails(write(tmp_path, contents), "data_batch_3.bin", "damaged")
-    fails(tmp_path, "data_batch_3.bin", "record 4", "label 10", source=described(contents))
+    assert fails(write(tmp_path, contents), "data_batch_3.bin", "damaged")
+    assert fails(tmp_path, "data_batch_3.bin", "record 4", "label 10", source=described(contents))
 
 
 @pytest.mark.parametrize("damaged", [ARCHIVE[:-100], b"", b"another archive", packed({"test_batch.bin": b"x"})])

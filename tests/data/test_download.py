@@ -35,6 +35,7 @@ def fails(server, target, *words, sha256=DIGEST):
     for word in (*words, server.url):
         assert word in message
     assert not target.exists()
+    return message
 
 
 def test_whole_file_with_progress(server, target):
@@ -139,12 +140,12 @@ def test_part_that_was_not_asked_for(server, target):
 @pytest.mark.parametrize("status", [404, 403, 500, 416])
 def test_http_error(server, target, status):
     server.status = status
-    fails(server, target, f"the server answers {status}", "nothing was received")
+    assert fails(server, target, f"the server answers {status}", "nothing was received")
 
 
 def test_answer_without_content(server, target):
     server.status = 204
-    fails(server, target, "204")
+    assert fails(server, target, "204")
 
 
 def test_nobody_listens(target):
@@ -158,7 +159,7 @@ def test_nobody_listens(target):
 def test_silent_server(server, target, monkeypatch):
     monkeypatch.setattr(sys.modules["bayesnorm.data.download"], "TIMEOUT", 0.3)
     server.stall.clear()
-    fails(server, target, "timed out")
+    assert fails(server, target, "timed out")
 
 
 def test_full_disk_keeps_what_fits(server, target):
@@ -177,7 +178,7 @@ def test_full_disk_keeps_what_fits(server, target):
 
 def test_folder_that_cannot_be_made(server, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    fails(server, tmp_path / "file" / "deeper" / "target", "cannot download")
+    assert fails(server, tmp_path / "file" / "deeper" / "target", "cannot download")
 
 
 @pytest.mark.parametrize("url", ["http://example.org/a", "ftp://example.org/a", "file:///etc/hostname", "a"])

@@ -39,6 +39,7 @@ def fails(root, *words, **options):
     assert "\n" not in message
     for word in words:
         assert word in message
+    return message
 
 
 def test_class_folders(tmp_path):
@@ -145,38 +146,38 @@ def test_odd_size(tmp_path):
 def test_odd_size_in_the_test_set(tmp_path):
     fill(tmp_path / "train")
     fill(tmp_path / "test", size=(5, 5))
-    fails(tmp_path, str(tmp_path / "test" / "cat" / "00.png"), "5 x 5")
+    assert fails(tmp_path, str(tmp_path / "test" / "cat" / "00.png"), "5 x 5")
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, -1)])
 def test_image_size_that_is_none(tmp_path, size):
-    fails(fill(tmp_path), str(size), image_size=size)
+    assert fails(fill(tmp_path), str(size), image_size=size)
 
 
 def test_something_else_among_the_images(tmp_path):
     (fill(tmp_path) / "dog" / "labels.csv").write_text("a,b")
-    fails(tmp_path, str(tmp_path / "dog" / "labels.csv"), "not an image")
+    assert fails(tmp_path, str(tmp_path / "dog" / "labels.csv"), "not an image")
 
 
 def test_folder_in_a_class_folder(tmp_path):
     (fill(tmp_path) / "dog" / "more").mkdir()
-    fails(tmp_path, str(tmp_path / "dog" / "more"), "directly")
+    assert fails(tmp_path, str(tmp_path / "dog" / "more"), "directly")
 
 
 def test_truncated_image(tmp_path):
     path = fill(tmp_path) / "cat" / "03.png"
     path.write_bytes(path.read_bytes()[:60])
-    fails(tmp_path, str(path), "damaged")
+    assert fails(tmp_path, str(path), "damaged")
 
 
 def test_deep_image(tmp_path):
     Image.fromarray(np.zeros((8, 6), np.uint16)).save(fill(tmp_path) / "cat" / "deep.png")
-    fails(tmp_path, str(tmp_path / "cat" / "deep.png"), "8 bits")
+    assert fails(tmp_path, str(tmp_path / "cat" / "deep.png"), "8 bits")
 
 
 def test_decompression_bomb(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    fails(fill(tmp_path), str(tmp_path / "cat" / "00.png"), "decompression bomb")
+    assert fails(fill(tmp_path), str(tmp_path / "cat" / "00.png"), "decompression bomb")
 
 
 def test_pickle_is_not_run(tmp_path, malicious):
@@ -186,28 +187,28 @@ def test_pickle_is_not_run(tmp_path, malicious):
 
 
 def test_layout_that_is_none(tmp_path):
-    fails(tmp_path / "nothing", "no such folder")
-    fails(tmp_path, str(tmp_path), "no class folders")
+    assert fails(tmp_path / "nothing", "no such folder")
+    assert fails(tmp_path, str(tmp_path), "no class folders")
     picture(tmp_path / "a.png", 1)
-    fails(tmp_path, "no class folders")
-    fails(tmp_path / "a.png", "no such folder")
+    assert fails(tmp_path, "no class folders")
+    assert fails(tmp_path / "a.png", "no such folder")
     fill(tmp_path, ("cat",))
-    fails(tmp_path, "'cat'", "at least two")
+    assert fails(tmp_path, "'cat'", "at least two")
     (tmp_path / "dog").mkdir()
-    fails(tmp_path, str(tmp_path / "dog"), "empty class folder")
+    assert fails(tmp_path, str(tmp_path / "dog"), "empty class folder")
 
 
 def test_split_layout_without_a_test_set(tmp_path):
     fill(tmp_path / "train")
-    fails(tmp_path, str(tmp_path / "test"), "missing")
+    assert fails(tmp_path, str(tmp_path / "test"), "missing")
     (tmp_path / "test").mkdir()
-    fails(tmp_path, str(tmp_path / "test"), "no class folders")
+    assert fails(tmp_path, str(tmp_path / "test"), "no class folders")
 
 
 def test_unknown_class_in_the_test_set(tmp_path):
     fill(tmp_path / "train")
     fill(tmp_path / "test", ("cat", "cow"))
-    fails(tmp_path, str(tmp_path / "test" / "cow"), "not among those for training", "cat, dog")
+    assert fails(tmp_path, str(tmp_path / "test" / "cow"), "not among those for training", "cat, dog")
 
 
 def test_too_few(tmp_path):
@@ -220,4 +221,4 @@ def test_images_without_any_contrast(tmp_path):
         path = tmp_path / ("cat", "dog")[index % 2] / f"{index}.png"
         path.parent.mkdir(exist_ok=True)
         Image.new("L", (4, 4), 7).save(path)
-    fails(tmp_path, "constant")
+    assert fails(tmp_path, "constant")

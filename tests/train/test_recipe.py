@@ -274,4 +274,6 @@ def test_a_folder_of_images_loads(tmp_path: Path):
 
 def test_defaults_are_settings_that_exist():
     for data, values in DEFAULTS.items():
-        resolve({"data": data, "directory": "d", **values})
+        recipe, config = resolve({"data": data, "directory": "d"})
+        assert {**recipe, **config}.items() >= values.items()
+        assert Config.from_dict(config).epochs == values["epochs"]

@@ -120,13 +120,15 @@ def test_twenty_steps_are_those_of_the_obvious_loop(norm, scale):
 )
 @pytest.mark.parametrize("norm", ["batch", "analytic"])
 def test_so_are_those_with(norm, options):
-    compare(network(norm, "bayes"), made_up(), Config(batch=12, epochs=4, **options), 0.02)
+    trainer, _ = compare(network(norm, "bayes"), made_up(), Config(batch=12, epochs=4, **options), 0.02)
+    assert trainer.step_count == 20
 
 
 @pytest.mark.parametrize("norm", ["batch", "weight", "analytic"])
 def test_so_are_those_of_a_segmentation_with_ignored_pixels(norm):
     config = Config(batch=3, epochs=4, kl_factor=0.1)
-    compare(network(norm, "bayes", pixels=True), made_up(16, pixels=True, augment=MOVES), config, 0.02)
+    trainer, _ = compare(network(norm, "bayes", pixels=True), made_up(16, pixels=True, augment=MOVES), config, 0.02)
+    assert trainer.step_count == 20
 
 
 def test_a_batch_in_which_no_pixel_counts_has_the_kl_alone():

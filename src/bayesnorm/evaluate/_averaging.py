@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
+from .._predict import average
 from ..data import passes
-from ..moments.core import wide
 
 Inputs = Tensor | Iterable[Tensor]
 """A batch ``(N, ...)``, or the pieces of a larger set, one after the other."""
@@ -26,7 +26,7 @@ def averaged(x: Inputs, max_rows: int | None, outputs: Callable[[Tensor, int], I
     results = []
     done = 0
     for piece in pieces(x, max_rows):
-        results.append(_mean_log_probs(outputs(piece, done)))
+        results.append(average(_checked(outputs(piece, done)), "logits")[1])
         done += len(piece)
     if not results:
         raise ValueError("x holds no input: pass at least one")
@@ -42,19 +42,16 @@ def pieces(x: Inputs, max_rows: int | None) -> Iterator[Tensor]:
         yield from (piece for piece in part.split(rows) if len(piece))
 
 
-def _mean_log_probs(outputs: Iterator[object]) -> Tensor:
-    total: Tensor | None = None
-    count = 0
-    for out in outputs:
+def _checked(outputs: Iterator[object]) -> Iterator[Tensor]:
+    """The outputs ``(1, N, C, *space)`` one by one, all of one shape."""
+    shape: torch.Size | None = None
+    for number, out in enumerate(outputs):
         if not isinstance(out, Tensor):
             raise ValueError(f"the network returned {type(out).__name__}: wrap it so that it returns one tensor")
-        logs = wide(out).log_softmax(1)
-        if total is not None and total.shape != logs.shape:
+        if shape is not None and out.shape != shape:
             raise ValueError(
-                f"output {count} has shape {tuple(logs.shape)}, those before it {tuple(total.shape)}: "
+                f"output {number} has shape {tuple(out.shape)}, those before it {tuple(shape)}: "
                 "average networks of the same classes"
             )
-        total = logs if total is None else torch.logaddexp(total, logs)
-        count += 1
-    assert total is not None
-    return total - math.log(count)
+        shape = out.shape
+        yield out.unsqueeze(0)

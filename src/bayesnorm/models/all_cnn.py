@@ -6,10 +6,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from .._convert import convert
 from .._wire import InputStats
 from ..norms import NormSpec
 from ..scales import ScaleSpec
+from ._normalized import normalized
 
 KERNELS = (3, 3, 3, 3, 3, 3, 3, 1, 1)
 STRIDES = (1, 1, 2, 1, 1, 2, 1, 1, 1)
@@ -71,16 +71,4 @@ def all_cnn(
     1372254
     """
     net = AllCNN(padding, width, num_classes, in_channels)
-    if norm is None:
-        return net
-    size = (in_channels, 32, 32)
-    return convert(
-        net,
-        norm=norm,
-        scale=scale,
-        input_stats=input_stats,
-        example=example,
-        preserve=False,
-        inplace=True,
-        input_size=size,
-    )
+    return normalized(net, norm, scale, input_stats, example, (in_channels, 32, 32))

@@ -6,10 +6,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from .._convert import convert
 from .._wire import InputStats
 from ..norms import NormSpec
 from ..scales import ScaleSpec
+from ._normalized import normalized
 
 CHANNELS = (64, 32, 16, 8, 4)
 KERNEL = 9
@@ -95,15 +95,4 @@ def cell_net(
     668198
     """
     net = CellNet(activation, final_activation, width, num_classes, in_channels)
-    if norm is None:
-        return net
-    return convert(
-        net,
-        norm=norm,
-        scale=scale,
-        input_stats=input_stats,
-        example=example,
-        preserve=False,
-        inplace=True,
-        input_size=(in_channels, 32, 32),
-    )
+    return normalized(net, norm, scale, input_stats, example, (in_channels, 32, 32))

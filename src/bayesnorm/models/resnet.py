@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .._convert import convert
 from .._wire import InputStats
 from ..norms import NormSpec
 from ..scales import ScaleSpec
+from ._normalized import normalized
 
 CHANNELS = (64, 128, 256, 512)
 BLOCKS = 2
@@ -122,16 +122,4 @@ def resnet18(
     11173962
     """
     net = ResNet18(width, num_classes, in_channels, stem)
-    if norm is None:
-        return net
-    return convert(
-        net,
-        norm=norm,
-        scale=scale,
-        input_stats=input_stats,
-        exclude="fc",
-        example=example,
-        preserve=False,
-        inplace=True,
-        input_size=(in_channels, SIDES[stem], SIDES[stem]),
-    )
+    return normalized(net, norm, scale, input_stats, example, (in_channels, SIDES[stem], SIDES[stem]), "fc")

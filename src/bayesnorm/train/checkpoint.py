@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as write_tensors
 from torch import Tensor
 
 from ..errors import RunError
@@ -45,7 +46,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     before = latest(folder)
     # A number of its own, never an old name: the manifest of that name would vouch for tensors that are being replaced.
     name = f"save-{1 if before is None else int(before.stem.removeprefix('save-')) + 1:06d}"
-    content = safetensors.torch.save({key: _own(value) for key, value in checkpoint.tensors.items()})
+    content = write_tensors({key: _own(value) for key, value in checkpoint.tensors.items()})
     data, manifest = folder / f"{name}.safetensors", folder / f"{name}.json"
     durable.write(data, content)
     document = {
@@ -133,7 +134,7 @@ def _read(manifest: Path) -> Checkpoint:
     if durable.sha256(content) != document["file"]["sha256"]:
         raise DamagedError(f"{path} is damaged: its content does not match its checksum")
     try:
-        tensors = safetensors.torch.load(content)
+        tensors = read_tensors(content)
     except SafetensorError as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
     return Checkpoint(document["step"], document["counters"], tensors, document["about"], manifest)

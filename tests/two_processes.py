@@ -110,13 +110,14 @@ def main(out: Path) -> None:
     """Everything, in the processes that torchrun started."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    try:
-        world = World.current(ALONE.device)
-        assert (world.rank, world.size) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-        steps(world, out)
-        runs(world, out)
-    finally:
-        dist.destroy_process_group()
+    world = World.current(ALONE.device)
+    assert (world.rank, world.size) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    steps(world, out)
+    runs(world, out)
+    dist.barrier()
+    # All results are on disk. gloo's threads were seen to abort a process that had finished ("terminate called without
+    # an active exception") while it was torn down, which is not what is tested here.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -37,17 +37,21 @@ def times(ways: dict[str, Callable[[], object]], rounds: int) -> dict[str, float
         for name, way in ways.items():
             start = time.perf_counter()
             way()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
             found[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in found.items()}
 
 
-def measure(path: str, limit: int | None, rounds: int, many: int) -> dict[str, object]:
-    run = load(path)
+def measure(
+    path: str, limit: int | None, rounds: int, many: int, device: str, directory: str | None
+) -> dict[str, object]:
+    run = load(path, directory, device)
     net, data = run.net, run.data
     x, y = data.standardized(data.test.images[:limit]), data.test.targets[:limit]
 
     def drawn(samples: int, key: int | None = None) -> float:
-        generator = None if key is None else torch.Generator().manual_seed(key)
+        generator = None if key is None else torch.Generator(device).manual_seed(key)
         return nll(bayesnorm.predict(net, x, samples, generator=generator).log_probs, y)
 
     reference = drawn(many)
@@ -61,7 +65,10 @@ def measure(path: str, limit: int | None, rounds: int, many: int) -> dict[str, o
     took = times(ways, rounds)
     return {
         "run": Path(path).name,
+        "data": data.name,
         "images": len(x),
+        "epochs": len(run.history),
+        "accuracy": round(float((bayesnorm.predict(net, x, 0).probs.argmax(1) == y).double().mean()), 4),
         "nll_single": round(drawn(0), 5),
         f"nll_mc{many}": round(reference, 5),
         "nll_moments": round(moments, 5),
@@ -79,14 +86,16 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="of the test set; all by default")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--many", type=int, default=1000, help="draws of the reference")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dir", help="where the data is, if it was moved")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
     for path in arguments.runs:
-        rows.append(measure(path, arguments.images, arguments.rounds, arguments.many))
+        rows.append(measure(path, arguments.images, arguments.rounds, arguments.many, arguments.device, arguments.dir))
         print(rows[-1], flush=True)
     if arguments.json:
-        about = {**environment(torch.device("cpu"), 1), "command": None}
+        about = {**environment(torch.device(arguments.device), 1), "command": None}
         arguments.json.write_text(json.dumps({"environment": about, "keys": KEYS, "rows": rows}, indent=1) + "\n")
 
 

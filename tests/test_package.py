@@ -47,6 +47,7 @@ MORE = {
     "data": {"sklearn", "PIL", "numpy"},
     "evaluate": {"sklearn", "scipy"},
     "report": {"matplotlib"},
+    "paper": {"matplotlib", "scipy"},
     "train": {"safetensors", "filelock", "scipy"},
     "cli": {"typer", "rich"},
 }

@@ -55,7 +55,7 @@ class Measured:
     """Noise of one layer over the batches.
 
     Arguments:
-        u: ``sigma / S`` per batch and channel.
+        u: ``sigma / S`` per batch and channel; sigma^2 and S^2 contain the layer's eps.
         v: ``(mu - M) / sigma`` per batch and channel; mu and sigma are the statistics of all batches together.
         n: values per batch and channel.
     """
@@ -109,16 +109,20 @@ def measure(net: nn.Module, batches: Iterable[Tensor]) -> dict[str, Measured]:
                 f"bn_noise.measure: {name!r} saw {len(found)} batches of {sorted(counts[name])} values: "
                 "pass two or more batches of one size"
             )
-        results[name] = _noise([m for m, _ in found], [v for _, v in found], counts[name].pop())
+        results[name] = _noise([m for m, _ in found], [v for _, v in found], counts[name].pop(), _eps(modules[name]))
     return results
 
 
-def _noise(means: list[Tensor], variances: list[Tensor], n: int) -> Measured:
+def _eps(module: nn.Module) -> float:
+    return cast(float, module.eps)
+
+
+def _noise(means: list[Tensor], variances: list[Tensor], n: int, eps: float) -> Measured:
+    """With the eps that the layer normalizes with, so that a channel that is constant in a batch has a finite U."""
     m, v = torch.stack(means), torch.stack(variances)
     mu = m.mean(0)
-    sigma = (v + (m - mu) ** 2).mean(0).sqrt()
-    tiny = torch.finfo(v.dtype).tiny
-    return Measured(sigma / v.clamp(min=tiny).sqrt(), (mu - m) / sigma.clamp(min=tiny), n)
+    sigma = ((v + (m - mu) ** 2).mean(0) + eps).sqrt()
+    return Measured(sigma / (v + eps).sqrt(), (mu - m) / sigma, n)
 
 
 def _batch_norms(net: nn.Module) -> dict[str, nn.Module]:

@@ -66,7 +66,7 @@ def test_help_says_the_default_by_data_set(capsys, monkeypatch):
     text = words(shown(capsys, monkeypatch, 400, "train"))
     epochs = ", ".join(f"{data}: {values['epochs']}" for data, values in DEFAULTS.items())
     assert f"[default: {epochs}]" in text
-    assert "[default: digits: 0.125, others: 1.0]" in text
+    assert "[default: digits: 0.125, strokes: 0.125, others: 1.0]" in text
     assert "[default: auto]" in text
     assert "[default: yes]" in text
 
@@ -107,6 +107,9 @@ def test_only_what_was_given_is_a_setting(given):
         (("--prior", "log-uniform"), {"prior": "log-uniform"}),
         (("--prior", "1"), {"prior": 1.0}),
         (("--image-size", "32x48"), {"image_size": (32, 48)}),
+        (("--sigma-u", "0.05"), {"sigma_u": 0.05}),
+        (("--sigma-u", "0.05,.03,2e-2"), {"sigma_u": (0.05, 0.03, 0.02)}),
+        (("--sigma-v", "0.1,0.2"), {"sigma_v": (0.1, 0.2)}),
         (("--dir", "somewhere"), {"directory": "somewhere"}),
         (("--clip", "1"), {"clip": 1.0}),
         (("--seed", "7"), {"seed": 7}),
@@ -131,6 +134,8 @@ def test_values_are_read(args, settings, given):
         (("--prior", "flat"), "--prior flat: give a number or log-uniform"),
         (("--image-size", "32"), "--image-size 32: give height and width as in 32x32"),
         (("--image-size", "-1x3"), "give height and width"),
+        (("--sigma-u", "much"), "--sigma-u much: give a number, or one for each layer as in 0.05,0.03"),
+        (("--sigma-v", "0.1,"), "--sigma-v 0.1,: give a number, or one for each layer"),
     ],
 )
 def test_what_cannot_be_read_is_refused(args, words, given):

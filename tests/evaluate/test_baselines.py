@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from scipy import stats
 from small_data import classifier, made_up, network, state
 from torch import Tensor, nn
 
@@ -85,6 +84,12 @@ def test_probabilities_are_averaged_over_the_batches(make) -> None:
     assert float((single[0] - single[1]).abs().max()) > 1e-3
 
 
+def test_converted_layers_normalize_as_those_they_replace() -> None:
+    x, batches = inputs(), [inputs(16, seed) for seed in (1, 2)]
+    expected = mc_batch_norm(with_batch_norm(), x, batches, 2)
+    torch.testing.assert_close(mc_batch_norm(converted("point"), x, batches, 2), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_batch_statistics_do_not_contain_the_input() -> None:
     net, x = with_batch_norm(), inputs()
     batches = [inputs(16, 1)]
@@ -133,65 +138,6 @@ def test_stochastic_batch_norm_without_noise_is_evaluation(make, pixels: bool) -
     net, x = make(pixels=pixels), inputs()
     found = stochastic_batch_norm(net, x, zero_noise(net), samples=3)
     torch.testing.assert_close(found, evaluated(net, x), rtol=1e-6, atol=1e-6)
-
-
-@each_network
-def test_a_draw_normalizes_with_its_u_and_v(make) -> None:
-    """Of a network that is one batch norm: ``((x - mu) / sigma + V) U s + b``, whatever eps."""
-    torch.manual_seed(0)
-    norm = nn.BatchNorm1d(4, eps=0.1)
-    with torch.no_grad():
-        norm.running_mean.normal_()
-        norm.running_var.uniform_(0.01, 2)  # small against eps, too
-        norm.weight.uniform_(0.5, 2)
-    net: nn.Module = nn.Sequential(norm)
-    net = net if make is with_batch_norm else bayesnorm.convert(net, norm="batch", scale="point")
-    u, v = torch.tensor([[2.0, 0.5, 1.0, 3.0]]), torch.tensor([[0.1, -0.2, 0.3, 0.0]])
-    x = torch.randn(6, 4)
-    z = (x - norm.running_mean) / (norm.running_var + 0.1).sqrt()
-    expected = ((z + v) * u * norm.weight + norm.bias).log_softmax(1).detach()
-    found = stochastic_batch_norm(net, x, {"0": bn_noise.Measured(u, v, 8)}, samples=2)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-SAMPLES, CHANNELS = 4000, 5
-
-
-def test_drawn_noise_of_the_chi_model_follows_its_laws() -> None:
-    n = 24
-    u, v = noise_draws(n, 3, CHANNELS, SAMPLES, seed=1)
-    assert u.shape == v.shape == (SAMPLES, CHANNELS)
-    square, shift = (n / u.square()).flatten().numpy(), (v * math.sqrt(n)).flatten().numpy()
-    assert stats.kstest(square, stats.chi2(n - 1).cdf).pvalue > 1e-3
-    assert stats.kstest(shift, stats.norm.cdf).pvalue > 1e-3
-    for factor in (0.9, 1.1):
-        assert stats.kstest(factor * square, stats.chi2(n - 1).cdf).pvalue < 1e-6
-        assert stats.kstest(factor * shift, stats.norm.cdf).pvalue < 1e-3
-    model, count = bn_noise.chi(n), SAMPLES * CHANNELS
-    assert abs(float(u.mean()) - model.mean_u) < 5 * model.sigma_u / math.sqrt(count)
-    assert abs(float(v.mean())) < 5 * model.sigma_v / math.sqrt(count)
-    assert abs(float(v.var()) / model.sigma_v**2 - 1) < 5 * math.sqrt(2 / count)
-
-
-def test_draws_of_channels_layers_u_and_v_are_independent() -> None:
-    columns = torch.cat([t for layer in (0, 1) for t in noise_draws(24, layer, CHANNELS, SAMPLES)], 1)
-    correlations = torch.corrcoef(columns.T) - torch.eye(columns.size(1), dtype=torch.float64)
-    assert float(correlations.abs().max()) < 5 / math.sqrt(SAMPLES)
-    assert not torch.equal(noise_draws(24, 0, 2, 9, seed=0)[0], noise_draws(24, 0, 2, 9, seed=1)[0])
-    assert torch.equal(noise_draws(24, 0, 2, 9)[1], noise_draws(24, 0, 2, 20)[1][:9])
-
-
-def test_drawn_measured_noise_has_the_measured_moments() -> None:
-    measured = bn_noise.measure(with_batch_norm(), [inputs(8, seed) for seed in range(12)])["1"]
-    u, v = noise_draws(measured, 0, CHANNELS, SAMPLES)
-    for drawn, from_batches in ((u, measured.u), (v, measured.v)):
-        mean, std = from_batches.mean(0), from_batches.std(0, correction=0)
-        assert bool(((drawn.mean(0) - mean).abs() < 5 * std / math.sqrt(SAMPLES)).all())
-        fourth = ((from_batches - mean) ** 4).mean(0) / std**4
-        error = ((fourth - 1) / SAMPLES).sqrt()
-        assert bool(((drawn.var(0) / std**2 - 1).abs() < 5 * error).all())
-    pairs = {tuple(row) for row in torch.cat([measured.u, measured.v], 1).tolist()}
-    assert {tuple(row) for row in torch.cat([u, v], 1).tolist()} == pairs  # U and V of a draw are of one batch
 
 
 def test_the_chi_model_counts_batch_and_positions() -> None:
@@ -260,6 +206,18 @@ def test_an_ensemble_of_one_is_that_one() -> None:
     for samples in (0, 7):
         expected = bayesnorm.predict(net, x, samples=samples).log_probs
         torch.testing.assert_close(deep_ensemble([net], x, samples), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_draws_belong_to_an_input_not_to_its_piece() -> None:
+    net, x = network("weight", "bayes"), inputs()
+    whole = deep_ensemble([net], x, 3)
+    torch.testing.assert_close(deep_ensemble([net], x, 3, max_rows=4), whole, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(deep_ensemble([net], [x[:2], x[2:]], 3), whole, rtol=1e-5, atol=1e-6)
+    same = deep_ensemble([net], x[:1].expand(9, -1, -1, -1), 3)
+    assert float((same[0] - same[1]).abs().max()) > 1e-4
+    dropping = with_batch_norm()
+    repeated = mc_dropout(dropping, x[:1].expand(4, -1, -1, -1), 3, max_rows=2)
+    assert float((repeated[:2] - repeated[2:]).abs().max()) > 1e-4
 
 
 def test_an_ensemble_is_at_least_as_likely_as_its_members_are_on_average() -> None:
@@ -344,7 +302,7 @@ def test_the_network_is_left_as_it_was(make, way, passes: int, fails: int | None
     net.append(Refuses(passes if fails is None else range(passes)[fails]))
     net[2].eval()
     before, modes, hooks = state(net), [module.training for module in net.modules()], hooks_of(net)
-    random = torch.get_rng_state()
+    buffers, random = [id(buffer) for buffer in net.buffers()], torch.get_rng_state()
     if fails is None:
         result = way(net, inputs())
         assert bool(result.isfinite().all())
@@ -352,6 +310,7 @@ def test_the_network_is_left_as_it_was(make, way, passes: int, fails: int | None
     else:
         with pytest.raises(RuntimeError, match="no more"):
             way(net, inputs())
+    assert [id(buffer) for buffer in net.buffers()] == buffers
     assert list(net.state_dict()) == list(before)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert [module.training for module in net.modules()] == modes

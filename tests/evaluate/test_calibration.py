@@ -9,12 +9,15 @@ from sklearn.calibration import calibration_curve
 from torch import Tensor
 
 from bayesnorm.evaluate import (
+    SelectiveTally,
     Tally,
     accuracy,
     adaptive_ece,
     adaptive_reliability,
+    adaptive_reliability_of,
     calibrated,
     calibrated_nll,
+    calibration,
     ece,
     fit_temperature,
     nll,
@@ -85,6 +88,121 @@ def test_equal_confidences_share_a_bin_in_any_order():
         assert adaptive_ece(log_probs[order], targets[order], bins=4) == pytest.approx(expected)
 
 
+def test_adaptive_bins_of_float32_do_not_pile_up_at_certainty():
+    """Half of the largest probabilities are 1 in float32; the bins have equal mass all the same."""
+    logits = torch.cat([torch.linspace(18, 60, 50), torch.linspace(0.1, 3, 50)])
+    log_probs = torch.stack([logits, torch.zeros(100)], 1).log_softmax(1)
+    assert (log_probs[:50, 0] == 0).all()
+    found = adaptive_reliability(log_probs, torch.zeros(100, dtype=torch.int64), 10)
+    assert found.count.tolist() == [10.0] * 10
+    assert (found.confidence.diff() >= 0).all()
+
+
+def selective(*batches: tuple[Tensor, Tensor], bins: int = 4096) -> SelectiveTally:
+    tally = SelectiveTally("max_prob", bins)
+    for batch in batches:
+        tally.update(*batch)
+    return tally
+
+
+def distance_allowed(tally: SelectiveTally, bins: int) -> float:
+    """The bound of ``adaptive_reliability_of``: half widths, and twice what may lie beyond a boundary of equal mass."""
+    lower, upper, cells = tally.filled()
+    sizes = cells.sum(1)
+    count = sizes.sum()
+    first = count - sizes.cumsum(0)
+    boundary = -(-(first * bins // count + 1) * count // bins)
+    beyond = (first + sizes - boundary).clamp(min=0)
+    return ((sizes * (upper - lower) / 2).sum() + 2 * beyond.sum()).item() / count.item()
+
+
+@pytest.mark.parametrize("bins", [1, 2, 15, 100])
+@pytest.mark.parametrize("fine", [1, 64, 4096])
+@pytest.mark.parametrize("sharpness", [0.5, 1.0, 3.0, 10.0])
+def test_streamed_adaptive_error_is_within_its_bound(bins, fine, sharpness):
+    log_probs, targets = problem(5000, 5, sharpness)
+    targets[::9] = -100
+    tally = selective((log_probs, targets), bins=fine)
+    bound = distance_allowed(tally, bins)
+    found = adaptive_reliability_of(tally, bins)
+    assert abs(found.ece - adaptive_ece(log_probs, targets, bins)) <= bound + 1e-12
+    assert bound < 0.25 or fine < 4096 or bins > 15
+    assert found.count.sum() == (targets != -100).sum()
+
+
+@pytest.mark.parametrize("sharpness", [0.5, 1.0, 3.0, 10.0])
+def test_streamed_adaptive_reliability_comes_close(sharpness):
+    for dtype in (torch.float32, torch.float64):
+        log_probs, targets = problem(20_000, 5, sharpness)
+        log_probs = log_probs.to(dtype)
+        exact, found = (
+            adaptive_reliability(log_probs, targets),
+            adaptive_reliability_of(selective((log_probs, targets))),
+        )
+        assert found.ece == pytest.approx(exact.ece, abs=1e-3)
+        torch.testing.assert_close(found.confidence, exact.confidence, rtol=0, atol=0.01)
+        assert (found.count - exact.count).abs().max() < 0.02 * 20_000
+
+
+def test_streamed_bins_of_few_levels_are_the_exact_ones():
+    """Nothing lies across a boundary, so only confidences may differ, by half the width of a fine bin."""
+    levels = torch.tensor([1.0, 1 - 1e-9, 0.999, 0.95, 0.7, 0.5], dtype=torch.float64)
+    probs = levels[torch.arange(600) % 6]
+    log_probs = torch.stack([probs, 1 - probs], 1).log()
+    targets = torch.randint(2, (600,), generator=torch.Generator().manual_seed(0))
+    for bins in (1, 4, 15):
+        exact = adaptive_reliability(log_probs, targets, bins)
+        found = adaptive_reliability_of(selective((log_probs, targets)), bins)
+        assert torch.equal(found.count, exact.count)
+        torch.testing.assert_close(found.accuracy, exact.accuracy, rtol=1e-12, atol=0, equal_nan=True)
+        allowed = 0.005 * (1 - exact.confidence) + 1e-15
+        assert not ((found.confidence - exact.confidence).abs() > allowed).any()
+
+
+@pytest.mark.parametrize(
+    ("log_probs", "targets", "expected"),
+    [
+        ([[0.0, LOG0], [LOG0, 0.0]], [0, 1], 0.0),
+        ([[0.0, LOG0], [LOG0, 0.0]], [1, 0], 1.0),
+        ([[0.0]], [0], 0.0),
+        ([[math.log(0.25)] * 4], [3], 0.25),
+        ([[math.nan] * 2, [0.0, LOG0]], [-100, 0], 0.0),
+    ],
+    ids=["sure-right", "sure-wrong", "one-class", "even", "ignored-nan"],
+)
+def test_corners_of_the_adaptive_error(log_probs, targets, expected):
+    batch = torch.tensor(log_probs), torch.tensor(targets)
+    assert adaptive_ece(*batch) == pytest.approx(expected, abs=1e-7)
+    assert adaptive_reliability_of(selective(batch)).ece == pytest.approx(
+        expected, abs=0.005 * (1 - math.exp(max(log_probs[-1]))) + 1e-7
+    )
+
+
+def test_streamed_adaptive_reliability_adds_up_in_fixed_memory():
+    log_probs, targets = problem(900)
+    whole = selective((log_probs, targets))
+    parts = [selective((log_probs[i::3], targets[i::3])) for i in range(3)]
+    for other in parts[1:]:
+        parts[0].merge(other)
+    assert parts[0].sums.shape == selective().sums.shape
+    expected = adaptive_reliability_of(whole)
+    assert adaptive_reliability_of(parts[0]).ece == expected.ece
+    whole.sums.mul_(10**9)
+    assert adaptive_reliability_of(whole).ece == pytest.approx(expected.ece, rel=1e-12)
+    assert adaptive_reliability_of(whole).count.sum() == 9 * 10**11
+
+
+def test_a_tally_that_gives_no_adaptive_reliability():
+    with pytest.raises(ValueError, match=r"by='entropy'.*pass a tally by 'max_prob'"):
+        adaptive_reliability_of(SelectiveTally("entropy"))
+    with pytest.raises(ValueError, match="no targets"):
+        adaptive_reliability_of(selective())
+    with pytest.raises(ValueError, match="bins=0"):
+        adaptive_reliability_of(selective(problem(5)), 0)
+    with pytest.raises(ValueError, match="1 predictions are NaN"):
+        adaptive_reliability_of(selective((torch.tensor([[math.nan, 0.0]]), torch.tensor([0]))))
+
+
 @pytest.mark.parametrize("sharpness", [0.2, 0.7, 1.0, 3.0, 20.0])
 @pytest.mark.parametrize("classes", [2, 10])
 def test_temperature_is_the_minimum_that_scipy_finds(sharpness, classes):
@@ -145,6 +263,39 @@ def test_pixels_and_ignored_targets():
 def test_corners_of_the_temperature(log_probs, targets, expected):
     found = fit_temperature(torch.tensor(log_probs, dtype=torch.float64), torch.tensor(targets))
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [0.25, 1.0, 3.0])
+def test_calibrated_is_a_power_of_the_probabilities(temperature):
+    probs = torch.tensor([[0.6, 0.3, 0.1], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    powers = probs ** (1 / temperature)
+    expected = powers / powers.sum(1, keepdim=True)
+    torch.testing.assert_close(calibrated(probs.log(), temperature).exp(), expected, rtol=1e-12, atol=0)
+    assert calibrated(probs.log()[1:], temperature).tolist() == [[0.0, LOG0, LOG0]]
+
+
+def test_calibrated_nll_of_certainty():
+    certain = torch.tensor([[0.0, LOG0], [LOG0, 0.0]])
+    assert calibrated_nll(certain, torch.tensor([0, 1]), 2.0) == 0
+    assert calibrated_nll(certain, torch.tensor([0, 0]), 2.0) == math.inf
+
+
+@pytest.mark.parametrize("sharpness", [0.05, 1.0, 30.0])
+def test_few_derivatives_are_enough_and_parts_add_up(sharpness, monkeypatch):
+    log_probs, targets = problem(2000, 3, sharpness)
+    expected, calls = fit_temperature(log_probs, targets), []
+    plain = calibration._derivatives
+    monkeypatch.setattr(calibration, "COLUMNS", 7)
+    monkeypatch.setattr(calibration, "_derivatives", lambda *args: (calls.append(args), plain(*args))[1])
+    assert fit_temperature(log_probs, targets) == pytest.approx(expected, rel=1e-9)
+    assert len(calls) <= 16
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_temperature_of_lower_precision(dtype):
+    log_probs, targets = problem(1000, 4, 3.0)
+    low = log_probs.to(dtype)
+    assert fit_temperature(low, targets) == pytest.approx(fit_temperature(low.double(), targets), rel=1e-9)
 
 
 def test_even_classes_stay_even_at_any_temperature():

@@ -231,6 +231,18 @@ def test_errors_name_the_value(log_probs: Tensor, targets: Tensor, message: str)
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("strange", [2, -1, 7, -(2**40)])
+def test_targets_that_are_no_class(strange: int) -> None:
+    """Also after a sum over processes, and without an index out of bounds, which would end a CUDA process."""
+    tally = tally_of((torch.tensor([[0.5, 0.5], [0.0, LOG0]]).log_softmax(1), torch.tensor([0, strange])))
+    total = Tally.from_sums(tally.sums + tally_of((torch.zeros(3, 2).log_softmax(1), torch.zeros(3).long())).sums)
+    for found in (tally, total):
+        with pytest.raises(ValueError, match=r"not a class: pass 0 to classes - 1, or ignore_index=-100"):
+            found.compute()
+    allowed = tally_of((torch.tensor([[0.0, LOG0]] * 2), torch.tensor([0, strange])), ignore_index=strange)
+    assert allowed.compute() == Metrics(1, 1.0, 0.0, 0.0)
+
+
 def test_errors_of_a_tally_name_the_value() -> None:
     with pytest.raises(ValueError, match="bins=0"):
         Tally(bins=0)

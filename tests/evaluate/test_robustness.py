@@ -1,5 +1,6 @@
 """Disturbed inputs: what is added, and that nothing else changes."""
 
+import dataclasses
 import math
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 import bayesnorm
 from bayesnorm.data import passes
 from bayesnorm.data.base import IGNORE
-from bayesnorm.evaluate import evaluate, nll, robustness
+from bayesnorm.evaluate import Tally, nll, robustness
 from bayesnorm.evaluate.robustness import attack_curve, gradient_sign, input_noise, noise_curve
 
 CURVES = [noise_curve, attack_curve]
@@ -19,12 +20,15 @@ CURVES = [noise_curve, attack_curve]
 
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize("pixels", [False, True], ids=["images", "pixels"])
-@pytest.mark.parametrize(("samples", "name"), [(0, "single"), (12, "mc12")])
-def test_strength_0_is_plain_evaluation(curve, pixels: bool, samples: int, name: str) -> None:
+@pytest.mark.parametrize("samples", [0, 12])
+def test_strength_0_is_plain_evaluation(curve, pixels: bool, samples: int) -> None:
     data, net = made_up(pixels=pixels), network("weight", "bayes", pixels=pixels)
     (zero, plain), (_, disturbed) = curve(net, data, "test", (0, 0.5), samples)
     assert zero == 0.0
-    assert plain == evaluate(net, data, "test", samples)[name]
+    tally = Tally()
+    x = data.standardized(data.test.images)
+    tally.update(bayesnorm.predict(net, x, samples=samples).log_probs, data.test.targets)
+    assert plain == tally.compute()
     assert plain.nll != disturbed.nll
     assert curve(net, data, "test", (0,), samples) == [(0.0, plain)]
 
@@ -41,6 +45,33 @@ def test_it_does_not_depend_on_how_the_split_is_cut(curve, pixels: bool, monkeyp
     assert seen == [5, 5, 2]
     for (_, expected), (_, found) in zip(whole, parts, strict=True):
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("pixels", [False, True], ids=["images", "pixels"])
+@pytest.mark.parametrize("limit", [1, 5, 7])
+def test_a_limit_takes_the_first_of_the_split(curve, pixels: bool, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, net = made_up(pixels=pixels), network("weight", "bayes", pixels=pixels)
+    fewer = dataclasses.replace(data, test=data.test[:limit])
+    expected = curve(net, fewer, "test", (0.0, 0.3), 3)
+    assert curve(net, data, "test", (0.0, 0.3), 3, limit=limit) == expected
+    monkeypatch.setattr(passes, "PIXELS", 5 * 64)
+    seen: list[int] = []
+    cut = curve(net, data, "test", (0.0, 0.3), 3, progress=seen.append, limit=limit)
+    assert seen == {1: [1], 5: [5], 7: [5, 2]}[limit]
+    for (_, whole), (_, found) in zip(expected, cut, strict=True):
+        assert found == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_limits_at_and_beyond_the_ends(curve) -> None:
+    data, net = made_up(), network("weight")
+    whole = curve(net, data, "test", (0.1,))
+    for limit in (None, 12, 1000):
+        assert curve(net, data, "test", (0.1,), limit=limit) == whole
+    for limit in (0, -1):
+        with pytest.raises(ValueError, match=f"limit={limit}: pass at least 1, or None"):
+            curve(net, data, "test", (0.1,), limit=limit)
 
 
 def test_the_noise_is_standard_normal_and_of_its_image_alone() -> None:
@@ -98,6 +129,41 @@ def test_certainty_does_not_protect(logit: float, output: str) -> None:
     assert bool((gradient_sign(Sure(), maps, torch.zeros(1, 2, 2, dtype=torch.int64)) == -1).all())
     pooled = nn.Sequential(Sure(), nn.Flatten(2), nn.AdaptiveAvgPool1d(1), nn.Flatten())
     assert bool((gradient_sign(pooled, maps, torch.zeros(1, dtype=torch.int64)) == -1).all())
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 30.0])
+def test_the_direction_where_pixels_are_unequally_certain(sharpness: float) -> None:
+    """``-log p = -logsigmoid(-margin)``: its gradient exists down to e^-700, that of a softmax is lost at e^-37.
+
+    The margins differ: where the least certain pixel is not in reach of a value, that of the others counts.
+    """
+    data, net = made_up(pixels=True), network("weight", "point", pixels=True).double().eval()
+    x, targets = data.standardized(data.test.images).double().requires_grad_(), data.test.targets
+    counts = targets != IGNORE
+    out = sharpness * net(x)
+    targets = targets.clone()  # certain and right, but for the first rows
+    targets[:, 2:] = out.argmax(1)[:, 2:].where(counts[:, 2:], IGNORE)
+    rival = out.masked_fill(nn.functional.one_hot(targets.where(counts, 0), 3).movedim(-1, 1).bool(), -math.inf)
+    margin = rival.logsumexp(1) - out.gather(1, targets.where(counts, 0).unsqueeze(1)).squeeze(1)
+    losses = -nn.functional.logsigmoid(-margin)
+    (gradient,) = torch.autograd.grad(losses.where(counts, 0.0).sum(), x)
+
+    class Sharp(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return sharpness * net(images)
+
+    found = gradient_sign(Sharp(), x.detach(), targets)
+    largest = gradient.abs().flatten(1).amax(1).view(-1, 1, 1, 1)
+    clear = (gradient.abs() > 1e-12 * largest) | (gradient == 0)
+    assert float(clear.double().mean()) > 0.5
+    assert torch.equal(found[clear], gradient.sign()[clear])
+    assert sharpness == 1 or float(margin.detach()[counts].min()) < -37  # a plain softmax would be lost
+
+
+def test_there_is_nothing_to_attack_with_one_class() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+    found = gradient_sign(net, torch.randn(3, 1, 2, 2), torch.zeros(3, dtype=torch.int64))
+    assert found.tolist() == torch.zeros(3, 1, 2, 2).tolist()
 
 
 @pytest.mark.parametrize("pixels", [False, True], ids=["images", "pixels"])
@@ -163,11 +229,14 @@ def test_a_small_attack_hurts_more_than_noise_of_the_same_size() -> None:
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_the_network_is_left_as_it_was(curve) -> None:
-    data, net = made_up(), network("batch", "point").train()
+@pytest.mark.parametrize(("norm", "scale", "samples"), [("batch", "point", 0), ("weight", "bayes", 3)])
+def test_the_network_is_left_as_it_was(curve, norm: str, scale: str, samples: int) -> None:
+    data, net = made_up(), network(norm, scale).train()
     net[1].eval()
     modes, before = [module.training for module in net.modules()], state(net)
-    curve(net, data, "test", (0, 0.1))
+    random = torch.get_rng_state()
+    curve(net, data, "test", (0, 0.1), samples)
+    assert torch.equal(torch.get_rng_state(), random)
     assert [module.training for module in net.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(p.grad is None for p in net.parameters())

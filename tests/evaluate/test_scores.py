@@ -124,6 +124,33 @@ def test_not_a_number_does_not_hide():
     assert math.isnan(brier(torch.full((1, 2), math.nan), torch.tensor([0])))
 
 
+def test_even_predictions_of_many_classes_in_bfloat16():
+    """log(1/C) is rounded by up to 1/32, the same way for all classes: that is no reason to take them for logits."""
+    for classes in (10, 100, 983, 3000, 20_000):
+        even = torch.zeros(3, classes, dtype=torch.bfloat16).log_softmax(1)
+        exact = (1 - 1 / classes) ** 2 + (classes - 1) / classes**2
+        assert brier(even, torch.tensor([0, 1, 2])) == pytest.approx(exact, abs=0.04 / classes)
+
+
+def test_sums_of_very_many_do_not_stall():
+    tally = ScoreTally()
+    tally.update(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0]))
+    tally.sums.mul_(10**10)
+    tally.update(torch.tensor([[0.0, LOG0]]), torch.tensor([1]))
+    assert tally.compute().count == 10**10 + 1
+    assert tally.sums[1].item() == pytest.approx(0.5 * 10**10 + 2, rel=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scores_of_half_precision(dtype):
+    log_probs = problem(50)[0].to(dtype)
+    for function in (entropy, max_probability):
+        torch.testing.assert_close(function(log_probs).double(), function(log_probs.double()), rtol=1e-5, atol=1e-6)
+    draws = torch.stack([problem(20, seed=seed)[0] for seed in range(3)]).to(dtype)
+    expected = mutual_information(draws.double())
+    torch.testing.assert_close(mutual_information(draws).double(), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_bad_draws():
     with pytest.raises(ValueError, match=r"\(3, 2\).*\(K, N, classes"):
         mutual_information(torch.zeros(3, 2))

@@ -127,9 +127,49 @@ def test_uncertainty_near_certainty():
     assert uncertainty(log_probs, "max_prob").item() == pytest.approx(1e-12, rel=1e-9)
     assert torch.equal(uncertainty(log_probs), entropy(log_probs))
     above = torch.tensor([[1e-7, -30.0]])  # rounding may leave a probability above 1
-    assert math.copysign(1, uncertainty(above, "max_prob").item()) == 1
-    assert uncertainty(above, "max_prob").item() == 0
-    assert uncertainty(above, "entropy").item() >= 0
+    for by in WAYS:
+        assert uncertainty(above, by).item() >= 0
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_float32_tells_apart_what_is_nearly_sure(by):
+    """Of the first three the largest probability is 1 in float32; their order is still that of the logits."""
+    log_probs = torch.tensor([[30.0, 0, 0], [25.0, 0, 0], [20.0, 0, 0], [5.0, 0, 0]]).log_softmax(1)
+    assert log_probs[:3, 0].tolist() == [0.0] * 3
+    found = uncertainty(log_probs, by)
+    assert (found.diff() > 0).all()
+    exact = torch.tensor([[30.0, 0, 0], [25.0, 0, 0], [20.0, 0, 0], [5.0, 0, 0]], dtype=torch.float64).log_softmax(1)
+    torch.testing.assert_close(found.double(), uncertainty(exact, by), rtol=0.1, atol=0)  # p log p is 0 for p = 1
+    torch.testing.assert_close(uncertainty(exact, "max_prob"), -torch.expm1(exact.amax(1)), rtol=0, atol=1e-15)
+    curve = error_coverage(log_probs, torch.tensor([0, 0, 1, 1]), by)
+    assert (curve.accepted.tolist(), curve.errors.tolist()) == ([1, 2, 3, 4], [0, 0, 1, 2])
+    streamed = tally_of((log_probs, torch.tensor([0, 0, 1, 1])), by=by).curve()
+    assert torch.equal(streamed.accepted, curve.accepted)
+
+
+def test_area_of_thousands_of_millions():
+    """The risk is 0 up to N/2 and 1 - N / 2k from there: 1/2 - (H_N - H_{N/2}) / 2, H_n = log n + gamma + 1 / 2n."""
+    half = 5 * 10**9
+    expected = 0.5 - (math.log(2) - 1 / (4 * half)) / 2
+    assert curve_of([half, half], [0, half]).aurc == pytest.approx(expected, rel=1e-13)
+    tally = tally_of((torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log(), torch.tensor([0, 1])))
+    tally.sums.mul_(half)  # float64: counts are exact up to 2^53
+    tally.update(torch.tensor([[0.6, 0.4]]).log(), torch.tensor([1]))
+    assert tally.curve().accepted.tolist() == [half, 2 * half + 1]
+    assert tally.curve().aurc == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_filled_bins_hold_every_prediction_within_their_edges(by):
+    log_probs, targets = problem(500, sharpness=3.0)
+    lower, upper, cells = tally_of((log_probs, targets), by=by, bins=64).filled()
+    scores, wrong = uncertainty(log_probs, by), log_probs.argmax(1) != targets
+    assert (lower < upper).all()
+    assert (upper[:-1] <= lower[1:]).all()
+    for low, high, (right, bad) in zip(lower.tolist(), upper.tolist(), cells.tolist(), strict=True):
+        inside = (scores > low) & (scores <= high)
+        assert (int((inside & ~wrong).sum()), int((inside & wrong).sum())) == (right, bad)
+    assert cells.sum() == 500
 
 
 @pytest.mark.parametrize("by", WAYS)

@@ -40,11 +40,12 @@ def outputs(net, images):
         ("digits", {"model": "all-cnn", "width": 0.125, "padding": "same"}, {"epochs": 50}),
         ("cifar10", {"model": "all-cnn"}, {"epochs": 1200}),
         ("cells", {"model": "cell-net"}, {"epochs": 3000, "optimizer": "adam", "kl_factor": 0.1, "batch": 2}),
+        ("strokes", {"model": "cell-net", "width": 0.125}, {"epochs": 30, "optimizer": "adam", "batch": 4}),
         ("folder", {"padding": "same"}, {"epochs": 100}),
     ],
 )
 def test_every_data_set_has_its_defaults(data, recipe, config):
-    directory = {} if data == "digits" else {"directory": "somewhere"}
+    directory = {} if data in ("digits", "strokes") else {"directory": "somewhere"}
     found = resolve({"data": data, **directory})
     for key, value in recipe.items():
         assert found[0][key] == value
@@ -52,6 +53,13 @@ def test_every_data_set_has_its_defaults(data, recipe, config):
         assert found[1][key] == value
     Recipe(**found[0])
     Config.from_dict(found[1])
+
+
+def test_strokes_decay_as_cells_do():
+    for epochs in (30, 60):
+        config = Config.from_dict(resolve({"data": "strokes", "epochs": epochs})[1])
+        assert config.decay ** (epochs / 3) == pytest.approx(0.1)
+    assert resolve({"data": "strokes", "decay_epochs": 7})[1]["decay_epochs"] == 7
 
 
 def test_cells_and_cifar10_decay_as_in_the_paper():
@@ -78,7 +86,11 @@ def test_an_unknown_setting_is_named():
 
 
 def test_a_recipe_survives_json():
-    for recipe in (Recipe(), Recipe("folder", "somewhere", image_size=(8, 9), prior="log-uniform")):
+    for recipe in (
+        Recipe(),
+        Recipe("folder", "somewhere", image_size=(8, 9), prior="log-uniform"),
+        Recipe(scale="noise", sigma_u=(0.1, 0.2), sigma_v=0.3),
+    ):
         stored = json.loads(json.dumps(recipe.as_dict()))
         assert Recipe(**stored) == recipe
         assert Recipe(**stored).as_dict() == stored
@@ -100,6 +112,14 @@ def test_a_recipe_survives_json():
         ({"data": "folder"}, "--data folder needs --dir"),
         ({"norm": "none", "scale": "bayes"}, "--scale bayes needs a norm"),
         ({"norm": "none", "scale": "noise"}, "--scale noise needs a norm"),
+        ({"sigma_u": -1.0}, r"sigma_u=-1\.0: must be a number, not negative"),
+        (
+            {"scale": "noise", "sigma_u": [0.1, -0.2]},
+            r"sigma_u=\[0\.1, -0\.2\]: must be numbers, none of them negative",
+        ),
+        ({"scale": "noise", "sigma_v": (0.1, float("nan"))}, r"sigma_v=\(0\.1, nan\): must be numbers"),
+        ({"scale": "noise", "sigma_v": ()}, r"sigma_v=\(\): must be numbers"),
+        ({"sigma_u": (0.1, 0.2)}, r"sigma_u=\(0\.1, 0\.2\): a value for each layer needs --scale noise.*bayes"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings, words):
@@ -214,6 +234,33 @@ def test_options_reach_the_layers():
     assert layer.scale.sigma_v.flatten()[0] == pytest.approx(0.3)
 
 
+def test_each_layer_has_its_own_noise():
+    """sigma_U of the nine layers as the paper printed it for batch norm, in the order of the layers."""
+    printed = (0.05, 0.03, 0.026, 0.023, 0.02, 0.026, 0.041, 0.045, 0.071)
+    net = Recipe(norm="weight", scale="noise", sigma_u=printed, sigma_v=0.3, **SMALL).build(made_up(), 0)
+    scales = [layer.scale for layer in norm_layers(net).values()]
+    for scale, sigma in zip(scales, printed, strict=True):
+        torch.testing.assert_close(scale.sigma_u, torch.full_like(scale.s, sigma))
+        torch.testing.assert_close(scale.sigma_v, torch.full_like(scale.s, 0.3))
+
+
+def test_one_number_is_that_number_in_every_layer():
+    """As before there were several, so that old runs are what they were."""
+    data = made_up()
+    one = Recipe(norm="weight", scale="noise", sigma_u=0.2, **SMALL).build(data, 0).state_dict()
+    nine = Recipe(norm="weight", scale="noise", sigma_u=(0.2,) * 9, **SMALL).build(data, 0).state_dict()
+    assert one.keys() == nine.keys()
+    assert all(torch.equal(one[name], nine[name]) for name in one)
+
+
+@pytest.mark.parametrize("field", ["sigma_u", "sigma_v"])
+def test_noise_for_another_number_of_layers_is_refused(field):
+    recipe = Recipe(norm="weight", scale="noise", **{field: (0.1, 0.2)}, **SMALL)
+    with pytest.raises(ValueError, match=f"{field} has 2 values, but the network has 9 normalized layers") as caught:
+        recipe.build(made_up(), 0)
+    assert "\n" not in str(caught.value)
+
+
 def test_patch_statistics_make_the_first_layer_exact():
     data = made_up(128, 2, size=(1, 32, 32))
     images = data.train.images
@@ -251,6 +298,14 @@ def test_building_leaves_the_global_generator_alone():
 def test_digits_load_by_split_seed():
     first, second = Recipe(split_seed=0).load(), Recipe(split_seed=1).load()
     assert first.name == "digits"
+    assert torch.equal(first.test.images, second.test.images)
+    assert not torch.equal(first.val.images, second.val.images)
+
+
+def test_strokes_load_by_split_seed_and_need_no_folder():
+    first, second = Recipe("strokes", split_seed=0).load(), Recipe("strokes", split_seed=1).load()
+    assert first.name == "strokes"
+    assert first.augment.deform > 0 == Recipe("strokes", augment=False).load().augment.deform
     assert torch.equal(first.test.images, second.test.images)
     assert not torch.equal(first.val.images, second.val.images)
 

@@ -12,11 +12,11 @@ import typer
 
 from ..errors import BayesnormError, DivergedError, RunError, StoppedError
 from ..train.environment import version
-from . import data, demo, evaluate, runs, train
+from . import data, demo, evaluate, report, reproduce, runs, train
 from .world import distributed
 
 app = typer.Typer(
-    help="Normalization layers whose noise is learned: train, resume and evaluate networks from the command line.",
+    help="Normalization layers whose noise is learned: train, evaluate and compare networks, reproduce the paper.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -27,6 +27,8 @@ app.command("lr")(train.lr)
 app.command("eval")(evaluate.evaluate)
 app.command("data")(data.data)
 app.command("runs")(runs.runs)
+app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce_)
 
 
 def _version(shown: bool) -> None:

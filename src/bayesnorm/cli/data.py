@@ -22,6 +22,7 @@ class Name(enum.StrEnum):
     digits = "digits"
     cifar10 = "cifar10"
     cells = "cells"
+    strokes = "strokes"
     folder = "folder"
 
 

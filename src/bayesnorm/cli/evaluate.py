@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import enum
-import math
-import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import nn
 
-from .._posterior import posterior
-from ..data.base import Data
-from ..errors import RunError
-from ..evaluate import Metrics, as_json
-from ..evaluate import evaluate as measure
-from ..train import Config, load
+from ..evaluate.evaluation import measures_from_json
+from ..evaluate.panel import Measures
+from ..train import load
+from ..train.documents import Document, Trained, evaluation, evaluation_work
 from ..train.methods import method_name
-from ..train.numerics import numerics
 from ..train.run_folder import RunFolder
-from ..train.state import digest
 from .options import Debug, Device, Dir
 from .tables import console, evaluation_table, scales_table
 from .world import choose_device
-
-Document = dict[str, Any]
-"""What is stored of an evaluation."""
 
 
 class Part(enum.StrEnum):
@@ -47,69 +37,28 @@ def evaluate(
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
-    """Evaluate a run: accuracy, NLL and calibration error, with the mean scales and by Monte Carlo."""
+    """Evaluate a run: accuracy, NLL, calibration and error under rejection, by every way of predicting.
+
+    Ways are a single pass with the mean scales, moments (the posterior carried to the outputs), and 10 and more draws.
+    T is the temperature that fits the validation set best, NLL/T the NLL at that temperature.
+    """
     found = load(run, directory, choose_device(device))
     screen = console()
-    document = evaluated(found.folder, found.net, found.data, found.config, split.value, samples, found.step, screen)
-    show(screen, found.folder, document)
+    trained = Trained(found.folder, found.net, found.data, found.config, found.step)
+    show(screen, found.folder, evaluated(trained, split.value, samples, screen))
 
 
-def evaluated(
-    folder: RunFolder,
-    net: nn.Module,
-    data: Data,
-    config: Config,
-    part: str,
-    samples: int,
-    step: int,
-    screen: Console | None = None,
-) -> Document:
-    """Evaluation of a run, from its folder if it was made there with this very network, else made and stored.
-
-    Arguments:
-        screen: where progress is shown, if it is a terminal.
-    """
-    state = digest(net.state_dict())
-    stored = folder.read(_name(part))
-    if stored is not None and stored["samples"] == samples and stored.get("network") == state:
-        return stored
-    hidden = screen is None or not screen.is_terminal
+def evaluated(run: Trained, part: str, samples: int, screen: Console) -> Document:
+    """Evaluation of a run, made if need be; progress is shown on a terminal."""
     columns = (TextColumn(f"evaluating on {part}"), BarColumn(None), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True, disable=hidden) as bar, numerics(config, data.device):
-        task = bar.add_task("", total=len(data.part(part)))
-        metrics = measure(net, data, part, samples, config.seed, lambda count: bar.advance(task, count))
-    document = {
-        "split": part,
-        "samples": samples,
-        "step": step,
-        "network": state,
-        "metrics": as_json(metrics),
-        "sigma_over_s": {name: (p.sigma / p.mean).mean().item() for name, p in posterior(net).items()},
-    }
-    try:
-        folder.write(_name(part), document)
-    except RunError as error:
-        if not isinstance(error.__cause__, PermissionError):
-            raise
-        warnings.warn(f"{folder.path} may not be written: the evaluation is not stored", stacklevel=2)
-    return document
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("", total=evaluation_work(run, part, samples))
+        return evaluation(run, part, samples, lambda count: bar.advance(task, count))
 
 
-def stored_evaluation(folder: RunFolder, part: str) -> Document:
-    """What was measured before."""
-    stored = folder.read(_name(part))
-    if stored is None:
-        raise RunError(f"{folder.path} was not evaluated: `bayesnorm eval {folder.path} --split {part}` does")
-    return stored
-
-
-def metrics_of(document: Document) -> dict[str, Metrics]:
-    """Metrics by the way of predicting."""
-    found: dict[str, Metrics] = {}
-    for way, values in document["metrics"].items():
-        known: dict[str, Any] = {key: math.inf if value is None else value for key, value in values.items()}
-        found[way] = Metrics(**known)
-    return found
+def metrics_of(document: Document) -> dict[str, Measures]:
+    """Measures by the way of predicting."""
+    return {way: measures_from_json(values) for way, values in document["metrics"].items()}
 
 
 def show(screen: Console, folder: RunFolder, document: Document) -> None:
@@ -125,7 +74,3 @@ def show(screen: Console, folder: RunFolder, document: Document) -> None:
     screen.print(evaluation_table({method: metrics}, title))
     if document["sigma_over_s"]:
         screen.print(scales_table({method: document["sigma_over_s"]}))
-
-
-def _name(part: str) -> str:
-    return f"evaluation-{part}.json"

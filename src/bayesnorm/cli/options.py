@@ -20,7 +20,13 @@ ENUMS = {
     "optimizer": ["sgd", "adam"],
     "precision": ["fp32", "tf32", "bf16"],
 }
-WORDS = {"lr": "auto|NUMBER", "prior": "NUMBER|log-uniform", "image_size": "HxW"}
+WORDS = {
+    "lr": "auto|NUMBER",
+    "prior": "NUMBER|log-uniform",
+    "image_size": "HxW",
+    "sigma_u": "NUMBER,...",
+    "sigma_v": "NUMBER,...",
+}
 """Options that are not of one type; they are read by ``_read``."""
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -113,4 +119,11 @@ def _read(name: str, value: Any) -> Any:
             return word if value == word else float(value)
         except ValueError:
             raise ValueError(f"--{name} {value}: give a number or {word}") from None
+    if name in ("sigma_u", "sigma_v"):
+        try:
+            numbers = tuple(float(word) for word in value.split(","))
+        except ValueError:
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag} {value}: give a number, or one for each layer as in 0.05,0.03,0.02") from None
+        return numbers if len(numbers) > 1 else numbers[0]
     return value

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..evaluate.metrics import Metrics
+from ..evaluate.panel import Measures
 
 WIDE = 120
 """Columns where the output goes into a file."""
@@ -25,44 +25,62 @@ def new_table(title: str | None = None) -> Table:
     return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
 
 
-def evaluation_table(rows: dict[str, dict[str, Metrics]], title: str) -> Table:
-    """Accuracy, NLL by each way of predicting, calibration error: a row per method, the best in bold."""
-    ways = sorted(
-        {way for found in rows.values() for way in found}, key=lambda way: int(way[2:]) if way != "single" else 0
-    )
+COLUMNS: dict[str, tuple[str, str]] = {
+    "accuracy": ("accuracy", "{:.2%}"),
+    "nll": ("NLL", "{:.4f}"),
+    "calibrated_nll": ("NLL/T", "{:.4f}"),
+    "temperature": ("T", "{:.2f}"),
+    "brier": ("Brier", "{:.4f}"),
+    "ece": ("ECE", "{:.4f}"),
+    "aurc": ("AURC", "{:.4f}"),
+}
+"""Measures that are shown, with title and format; the rest is in the file."""
+
+
+def evaluation_table(rows: dict[str, dict[str, Measures]], title: str) -> Table:
+    """A row per method and way of predicting; the best of each column in bold."""
     table = new_table(title)
     table.add_column("method", no_wrap=True)
-    shown = list(dict.fromkeys([ways[0], ways[-1]]))
-    names = [*[_title("NLL", way) for way in ways], *[_title("ECE", way) for way in shown]]
-    for name in ("accuracy", *names):
+    table.add_column("by", no_wrap=True)
+    for name, _ in COLUMNS.values():
         table.add_column(name, justify="right", no_wrap=True)
-    cells = [_numbers(found, ways, shown) for found in rows.values()]
-    best = [_best([row[i] for row in cells], highest=i == 0) if len(rows) > 1 else None for i in range(1 + len(names))]
-    for name, row in zip(rows, cells, strict=True):
-        table.add_row(name, *[_shown(v, i, v is not None and v == best[i]) for i, v in enumerate(row)])
+    lines = [(method, way, found[way]) for method, found in rows.items() for way in sorted(found, key=_order)]
+    best = {name: _best([getattr(found, name) for _, _, found in lines], name) for name in COLUMNS}
+    before = None
+    for method, way, found in lines:
+        cells = [_shown(getattr(found, name), name, best[name] if len(lines) > 1 else None) for name in COLUMNS]
+        table.add_row(method if method != before else "", _by(way), *cells)
+        before = method
     return table
 
 
-def _title(name: str, way: str) -> str:
-    return name if way == "single" else f"{name}-{way[2:]}"
+def _order(way: str) -> tuple[bool, int, str]:
+    """Single pass and moments first, then by the number of draws."""
+    draws = way.removeprefix("mc")
+    return (draws.isdigit(), int(draws) if draws.isdigit() else -(way == "single"), way)
 
 
-def _numbers(found: dict[str, Metrics], ways: Sequence[str], shown: Sequence[str]) -> list[float | None]:
-    nlls = [found[way].nll if way in found else None for way in ways]
-    eces = [found[way].ece if way in found else None for way in shown]
-    return [found["single"].accuracy, *nlls, *eces]
+def _by(way: str) -> str:
+    """A way of predicting in short.
+
+    >>> _by("mc30"), _by("moments")
+    ('MC-30', 'moments')
+    """
+    return f"MC-{way[2:]}" if way.startswith("mc") else way
 
 
-def _best(values: Sequence[float | None], highest: bool) -> float | None:
+def _best(values: Sequence[float | None], name: str) -> float | None:
     known = [value for value in values if value is not None]
-    return (max(known) if highest else min(known)) if known else None
+    if name == "temperature" or not known:
+        return None
+    return max(known) if name == "accuracy" else min(known)
 
 
-def _shown(value: float | None, column: int, best: bool) -> str:
+def _shown(value: float | None, name: str, best: float | None) -> str:
     if value is None:
         return "-"
-    text = f"{100 * value:.2f} %" if column == 0 else f"{value:.4f}"
-    return f"[bold]{text}[/bold]" if best else text
+    text = COLUMNS[name][1].format(value).replace("%", " %")
+    return f"[bold]{text}[/bold]" if value == best else text
 
 
 def scales_table(ratios: dict[str, dict[str, float]]) -> Table:

@@ -10,14 +10,17 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ..errors import RunError
 from ..report import curves
+from ..report.drawing import save
 from ..train import Config, Recipe, find_lr, fit
 from ..train._load import recipe_of
+from ..train.documents import Trained, stored_evaluation
 from ..train.events import Callback
 from ..train.methods import method_name
 from ..train.recipe import prepare, resolve
 from ..train.run_folder import RunFolder
-from .evaluate import evaluated, show, stored_evaluation
+from .evaluate import evaluated, show
 from .options import Debug, Device, with_settings
 from .progress import shown
 from .tables import console
@@ -63,7 +66,8 @@ def train(
             callbacks.append(stack.enter_context(_tensorboard(path)))
         run = fit(net, data, config, out=path, resume=resume, callbacks=callbacks, recipe=recipe.as_dict())
     if is_first():
-        show(screen, folder, evaluated(folder, net, data, config, "test", samples, run.result["steps"], screen))
+        trained = Trained(folder, net, data, config, run.result["steps"])
+        show(screen, folder, evaluated(trained, "test", samples, screen))
         if run.search is not None:
             _draw_search(folder, [dataclasses.asdict(trial) for trial in run.search.trials], run.lr)
 
@@ -101,16 +105,20 @@ def _is_done(folder: RunFolder, recipe: Recipe, config: Config, screen: Console)
     if is_distributed():
         return False
     result = folder.finished({"config": config.as_dict(), "recipe": recipe.as_dict()})
-    if result is None or folder.read("evaluation-test.json") is None:
+    if result is None:
         return False
-    show(screen, folder, stored_evaluation(folder, "test"))
+    try:
+        stored = stored_evaluation(folder, "test")
+    except RunError:
+        return False
+    show(screen, folder, stored)
     return True
 
 
 def _draw_search(folder: RunFolder, trials: list[dict[str, Any]], best: float) -> list[Path]:
     figures = folder.path / "figures"
     figures.mkdir(exist_ok=True)
-    return curves.save(curves.lr_curve(trials, best), figures / "lr_search")
+    return save(curves.lr_curve(trials, best), figures / "lr_search")
 
 
 def _tensorboard(path: Path) -> Any:

@@ -10,3 +10,4 @@ from .cells import cells as cells
 from .cifar10 import cifar10 as cifar10
 from .digits import digits as digits
 from .folder import folder as folder
+from .strokes import strokes as strokes

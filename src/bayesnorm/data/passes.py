@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
+from .. import noise
 from . import stream
 from .base import Data
 from .batches import augmented
@@ -54,6 +56,20 @@ def training_images(data: Data, seed: int = 0, limit: int | None = None) -> Iter
     order = stream.permutation(seed, Purpose.INITIALIZATION, 0, len(data.train), data.device)[:count]
     for chosen in order.split(_chunk(data)):
         yield augmented(data, data.train[chosen], stream.rows(seed, Purpose.INPUT_STATISTICS, 0, chosen))[0]
+
+
+def resampled(data: Data, batch: int, seed: int = 0) -> Iterator[Tensor]:
+    """Endless training batches ``(batch, C, H, W)`` of images drawn with replacement, augmented: all independent.
+
+    >>> from bayesnorm.data.digits import digits
+    >>> next(resampled(digits(), 5)).shape
+    torch.Size([5, 1, 8, 8])
+    """
+    for step in itertools.count():
+        rows = stream.rows(seed, Purpose.RESAMPLING, step, torch.arange(batch, device=data.device))
+        draw = noise.uniform(rows, noise.columns(2, 1, rows.device)).flatten()
+        chosen = (draw.double() * len(data.train)).long().clamp(max=len(data.train) - 1)
+        yield augmented(data, data.train[chosen], rows)[0]
 
 
 def input_statistics(data: Data, seed: int = 0) -> tuple[Tensor, Tensor]:

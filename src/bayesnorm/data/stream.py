@@ -11,7 +11,7 @@ from .. import noise
 
 
 class Purpose(enum.IntEnum):
-    """Domains of the noise stream; those of the network are 1 and 2 (``runtime.py``)."""
+    """Domains of the noise stream; ``runtime.py`` has 1 and 2, ``evaluate`` 12 to 14."""
 
     ORDER = 3
     AUGMENT = 4
@@ -22,6 +22,8 @@ class Purpose(enum.IntEnum):
     TEST_SPLIT = 9
     INITIALIZATION = 10
     AUGMENT_TRAINING_EVALUATION = 11
+    STROKES = 15
+    RESAMPLING = 16
 
 
 def rows(seed: int, purpose: Purpose, step: int, samples: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from .baselines import training_batches as training_batches
 from .calibration import Reliability as Reliability
 from .calibration import adaptive_ece as adaptive_ece
 from .calibration import adaptive_reliability as adaptive_reliability
+from .calibration import adaptive_reliability_of as adaptive_reliability_of
 from .calibration import calibrated as calibrated
 from .calibration import calibrated_nll as calibrated_nll
 from .calibration import fit_temperature as fit_temperature
@@ -15,6 +16,7 @@ from .calibration import reliability as reliability
 from .calibration import reliability_of as reliability_of
 from .evaluation import as_json as as_json
 from .evaluation import evaluate as evaluate
+from .examples import examples as examples
 from .metrics import Metrics as Metrics
 from .metrics import Tally as Tally
 from .metrics import accuracy as accuracy
@@ -24,6 +26,10 @@ from .ood import Separation as Separation
 from .ood import scores_of as scores_of
 from .ood import separation as separation
 from .ood import separations as separations
+from .panel import Judgement as Judgement
+from .panel import Measures as Measures
+from .panel import Panel as Panel
+from .panel import judge as judge
 from .robustness import attack_curve as attack_curve
 from .robustness import noise_curve as noise_curve
 from .scores import Scores as Scores

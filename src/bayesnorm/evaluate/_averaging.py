@@ -38,7 +38,7 @@ def pieces(x: Inputs, max_rows: int | None) -> Iterator[Tensor]:
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows={max_rows}: must be at least 1")
     for part in [x] if isinstance(x, Tensor) else x:
-        rows = max_rows or max(1, passes.PIXELS // max(1, math.prod(part.shape[2:])))
+        rows = max_rows or max(1, passes.PIXELS // max(1, math.prod(part.shape[2:] or part.shape[1:])))
         yield from (piece for piece in part.split(rows) if len(piece))
 
 

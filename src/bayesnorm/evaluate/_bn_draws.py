@@ -82,11 +82,12 @@ def _pooled(found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 def noisy(module: Normalization, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Statistics with which ``(x - M) / S = ((x - mu) / sigma + V) U`` for the running ``mu`` and ``sigma``.
 
-    ``M = mu - V sigma`` and ``S^2 = sigma^2 / U^2``, where sigma^2 and S^2 contain eps.
+    ``M = mu - V sigma`` and ``S^2 = sigma^2 / U^2``, where sigma^2 and S^2 contain eps. No batch has an S^2 below eps,
+    so U counts up to ``sigma / sqrt(eps)``: where a channel was constant in a batch, more was measured.
     """
     mu, var = (cast(Tensor, getattr(module, name)).double() for name in _BUFFERS)
     square = var + module.eps
-    return mu - v * square.sqrt(), square / u.square() - module.eps
+    return mu - v * square.sqrt(), (square / u.square() - module.eps).clamp(min=0)
 
 
 def noise_draws(

@@ -11,9 +11,13 @@ from torch import Tensor
 from ..moments.core import wide
 from .metrics import BINS, IGNORE, Tally
 from .scores import counted, max_probability
+from .selective import By, SelectiveTally, uncertainty
 
 COLDEST, HOTTEST = 0.01, 100.0
 """Temperatures between which one is fitted. Where every target is the most probable class, the best would be 0."""
+
+COLUMNS = 1 << 14
+"""Predictions of which derivatives are taken at a time, so that they stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -65,22 +69,63 @@ def adaptive_reliability(
 ) -> Reliability:
     """As :func:`reliability`, in bins of equal mass: a target is in bin ``floor(bins * r / n)``.
 
-    r is the number of targets with a smaller largest probability, so that equals share a bin and the order of the
-    targets does not matter. Without equals the sizes of the bins differ by at most 1.
+    r is the number of targets of less sure predictions, so that equals share a bin and the order of the targets does
+    not matter. Without equals the sizes of the bins differ by at most 1. Sure is by :func:`uncertainty`, which tells
+    apart what a largest probability rounded to 1 does not.
     """
-    if bins < 1:
-        raise ValueError(f"bins={bins}: must be at least 1")
+    _check(bins)
     rows, classes = counted(log_probs, targets, ignore_index)
-    confidence = max_probability(rows).double()
+    scores, confidence = uncertainty(rows, By.MAX_PROB), max_probability(rows).double()
     hits = rows.argmax(1) == classes
-    # NaN has no rank; in the last bin it shows.
-    index = (torch.searchsorted(confidence.sort().values, confidence) * bins // len(rows)).clamp(max=bins - 1)
+    surer = torch.searchsorted(scores.sort().values, scores, right=True)
+    index = _adaptive_bin(len(rows) - surer, len(rows), bins)
     members = [index == b for b in range(bins)]
     return _of_sums(
         torch.stack([member.sum() for member in members]).double().cpu(),
         torch.stack([(member & hits).sum() for member in members]).double().cpu(),
         torch.stack([torch.where(member, confidence, 0.0).sum() for member in members]).cpu(),
     )
+
+
+def adaptive_reliability_of(tally: SelectiveTally, bins: int = BINS) -> Reliability:
+    """What :func:`adaptive_reliability` says of everything that a ``SelectiveTally(by="max_prob")`` has seen.
+
+    The predictions in one of the tally's bins count as equals, with the middle of that bin as their score. The error
+    differs from the exact one by at most ``1/n sum_f (m_f w_f / 2 + 2 k_f)`` over the tally's bins f of m predictions,
+    of width w, with the last k beyond a boundary of equal mass: a confidence adds what it changes by, and a prediction
+    that is moved at most 1 to the gap of the bin that it comes to and 1 to that of the bin that it leaves. At 4096 bins
+    the first part is at most 0.5 % of the mean of ``1 - p``.
+
+    Arguments:
+        tally: that has counted by ``"max_prob"``; ValueError if that is nothing.
+        bins: number of bins of equal mass.
+
+    >>> tally = SelectiveTally("max_prob")
+    >>> tally.update(torch.tensor([[0.7, 0.3], [0.1, 0.9]]).log(), torch.tensor([0, 0]))
+    >>> round(adaptive_reliability_of(tally, bins=2).ece, 2)
+    0.6
+    """
+    if tally.by is not By.MAX_PROB:
+        raise ValueError(
+            f"by={tally.by.value!r}: calibration is of the largest probability; pass a tally by 'max_prob'"
+        )
+    _check(bins)
+    lower, upper, cells = tally.filled()
+    sizes = cells.sum(1)
+    index = _adaptive_bin(sizes.sum() - sizes.cumsum(0), int(sizes.sum()), bins)
+    confidence = sizes * (1 - (lower + upper) / 2)
+    members = (index == torch.arange(bins).view(-1, 1)).double()
+    return _of_sums(members @ sizes.double(), members @ cells[:, 0].double(), members @ confidence)
+
+
+def _adaptive_bin(less_sure: Tensor, count: int, bins: int) -> Tensor:
+    """Number of the bin of equal mass, from the number of predictions that are less sure."""
+    return less_sure * bins // count
+
+
+def _check(bins: int) -> None:
+    if bins < 1:
+        raise ValueError(f"bins={bins}: must be at least 1")
 
 
 def _of_sums(count: Tensor, hits: Tensor, confidence: Tensor) -> Reliability:
@@ -125,7 +170,8 @@ def fit_temperature(log_probs: Tensor, targets: Tensor, ignore_index: int = IGNO
     """Temperature T that minimizes the mean NLL of ``log_softmax(log_probs / T)``, to be fitted on validation data.
 
     The NLL is convex in 1/T; the root of its derivative is found by Newton steps inside a bracket, in float64. The
-    result is within ``[0.01, 100]``, and 1 where no temperature makes a difference (one class, even predictions).
+    result is within ``[0.01, 100]``, and 1 where no temperature makes a difference (one class, even predictions). All
+    predictions are held in float64 once more; of very many pixels a part is enough.
 
     Arguments:
         log_probs: normalized log-probabilities ``(N, classes, *space)``.
@@ -144,39 +190,42 @@ def fit_temperature(log_probs: Tensor, targets: Tensor, ignore_index: int = IGNO
     if impossible or rows.isnan().any():
         what = f"{impossible} targets have probability 0" if impossible else "log_probs hold NaN"
         raise ValueError(f"{what}: no temperature fits; pass log_softmax of finite logits, not log of probabilities")
-    return 1 / _root(rows, rows - picked)
+    # Classes first: a softmax over a short last axis is many times slower. The bound keeps 0 * inf out.
+    return 1 / _root((rows - picked).T.contiguous().clamp_(min=-1e100))
 
 
-def _root(rows: Tensor, gaps: Tensor) -> float:
+def _root(gaps: Tensor) -> float:
     """Inverse temperature where the derivative of the NLL vanishes, or the bound beyond which it would."""
     low, high, beta = 1 / HOTTEST, 1 / COLDEST, 1.0
-    slope, curvature = _derivatives(rows, gaps, beta)
+    slope, curvature = _derivatives(gaps, beta)
     if abs(slope) <= 1e-14 and curvature <= 1e-14:
         return beta
-    if _derivatives(rows, gaps, low)[0] >= 0:
+    if _derivatives(gaps, low)[0] >= 0:
         return low
-    if _derivatives(rows, gaps, high)[0] <= 0:
+    if _derivatives(gaps, high)[0] <= 0:
         return high
     for _ in range(200):
-        low, high = (beta, high) if slope < 0 else (low, beta)
         step = beta - slope / curvature if curvature > 0 else math.inf
-        following = step if low < step < high else math.sqrt(low * high)
-        done = abs(following - beta) <= 1e-12 * beta
-        beta = following
-        if done:
-            break
-        slope, curvature = _derivatives(rows, gaps, beta)
+        # Before the bracket is asked: of the last steps, rounding may make the sign wrong.
+        if abs(step - beta) <= 1e-10 * beta:
+            return step
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        beta = step if low < step < high else math.sqrt(low * high)
+        slope, curvature = _derivatives(gaps, beta)
     return beta
 
 
-def _derivatives(rows: Tensor, gaps: Tensor, beta: float) -> tuple[float, float]:
+def _derivatives(gaps: Tensor, beta: float) -> tuple[float, float]:
     """First and second derivative of the mean NLL in the inverse temperature: mean and variance of the gaps.
 
-    ``gaps`` are ``log p_c - log p(target)``: the term of the target is exactly 0, and where the target is the most
-    probable class no rounding makes the derivative positive.
+    ``gaps`` are ``log p_c - log p(target)``, ``(classes, M)``: the term of the target is exactly 0, and where the
+    target is the most probable class no rounding makes the derivative positive.
     """
-    probs = (beta * rows).softmax(1)
-    finite = gaps.where(probs > 0, 0.0)
-    mean = (probs * finite).sum(1, keepdim=True)
-    variance = (probs * (finite - mean).square()).sum(1)
-    return mean.mean().item(), variance.mean().item()
+    sums = gaps.new_zeros(2)
+    for part in gaps.split(COLUMNS, 1):
+        probs = (beta * part).softmax(0)
+        mean = (probs * part).sum(0)
+        variance = (probs * (part - mean).square_()).sum(0)
+        sums += torch.stack([mean.sum(), variance.sum()])
+    slope, curvature = (sums / gaps.size(1)).tolist()
+    return slope, curvature

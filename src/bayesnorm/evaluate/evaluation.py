@@ -1,17 +1,24 @@
-"""A trained network on one split: single pass and Monte Carlo."""
+"""A trained network on one split: single pass, by moments, and Monte Carlo."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .._posterior import posterior
-from .._predict import predict
+from .._predict import Prediction, predict
 from ..data.base import Data
 from ..data.passes import images_of
-from .metrics import Metrics, Tally
+from .panel import NAMES, Judgement, Measures, Predicted, judge
+from .selective import Curve
+
+POINTS = 200
+"""Most points of an error-coverage curve that are stored."""
 
 
 def evaluate(
@@ -21,25 +28,44 @@ def evaluate(
     samples: int = 30,
     seed: int = 0,
     progress: Callable[[int], None] = lambda count: None,
-) -> dict[str, Metrics]:
-    """Metrics by the way of predicting: ``"single"`` with the mean scales, ``"mc10"``, ... with so many draws.
+    calibrate: bool = True,
+) -> dict[str, Judgement]:
+    """Judgements by the way of predicting: ``"single"`` with the mean scales, ``"moments"``, ``"mc10"``, ...
 
     Arguments:
         net: on the device of the data.
         data: whose split ``part`` is predicted.
         samples: most draws; of more than 10, 10 are reported too. A network that draws nothing has a single pass only.
         seed: of the augmentation of validation images.
-        progress: called with the number of images after each piece.
+        progress: called with the number of images after each piece, of every way and of both splits.
+        calibrate: fit a temperature on the validation split, for the calibrated figures.
     """
-    draws = sorted({0, min(10, samples), samples}) if posterior(net) else [0]
-    tallies = {count: Tally(device=data.device) for count in draws}
-    done = 0
-    for images, targets in images_of(data, part, seed):
-        for count, tally in tallies.items():
-            tally.update(predict(net, images, samples=count, first=done).log_probs, targets)
-        done += len(images)
-        progress(len(images))
-    return {name_of(count): tally.compute() for count, tally in tallies.items()}
+
+    def pieces(name: str, way: str) -> Iterator[Predicted]:
+        done = 0
+        for images, targets in images_of(data, name, seed):
+            found = predicted_by(way, net, images, done)
+            yield found.log_probs, found.mutual_info if way != "single" else None, targets
+            done += len(images)
+            progress(len(images))
+
+    found = ways(net, data, samples)
+    return {way: judge(lambda name, way=way: pieces(name, way), part, calibrate) for way in found}  # type: ignore[misc]
+
+
+def ways(net: nn.Module, data: Data, samples: int) -> list[str]:
+    """Ways of predicting that make sense for a network; moments carry outputs ``(N, classes)`` only."""
+    if samples == 0 or not posterior(net):
+        return ["single"]
+    draws = [name_of(count) for count in sorted({min(10, samples), samples})]
+    return ["single", *(["moments"] if not data.per_pixel else []), *draws]
+
+
+def predicted_by(way: str, net: nn.Module, images: Tensor, first: int = 0) -> Prediction:
+    """Prediction of images of which the first has number ``first``, in one of the :func:`ways`."""
+    if way == "moments":
+        return predict(net, images, method="moments")
+    return predict(net, images, samples=draws_of(way), first=first)
 
 
 def name_of(samples: int) -> str:
@@ -51,9 +77,51 @@ def name_of(samples: int) -> str:
     return f"mc{samples}" if samples else "single"
 
 
-def as_json(metrics: dict[str, Metrics]) -> dict[str, Any]:
-    """For a file; an infinite NLL is null."""
+def draws_of(way: str) -> int:
+    """Draws of a way of predicting.
+
+    >>> draws_of("single"), draws_of("mc30")
+    (0, 30)
+    """
+    return int(way.removeprefix("mc")) if way.startswith("mc") else 0
+
+
+def as_json(judgements: dict[str, Judgement]) -> dict[str, Any]:
+    """For a file: ``metrics``, ``reliability`` and ``coverage`` by the way of predicting; what is infinite is null."""
     return {
-        name: {key: value if value < float("inf") else None for key, value in found._asdict().items()}
-        for name, found in metrics.items()
+        "metrics": {way: measures_as_json(found.measures) for way, found in judgements.items()},
+        "reliability": {
+            way: {key: _numbers(value) for key, value in vars(found.reliability).items()}
+            for way, found in judgements.items()
+        },
+        "coverage": {
+            way: {"entropy": curve_as_json(found.by_entropy), "max_prob": curve_as_json(found.by_max_prob)}
+            for way, found in judgements.items()
+        },
     }
+
+
+def measures_as_json(measures: Measures) -> dict[str, float | None]:
+    """For a file; what is infinite is null."""
+    return {
+        key: value if value is None or math.isfinite(value) else None
+        for key, value in dataclasses.asdict(measures).items()
+    }
+
+
+def measures_from_json(values: dict[str, Any]) -> Measures:
+    """The measures that ``as_json`` wrote; an NLL of null is infinite."""
+    known: dict[str, Any] = {name: values[name] for name in NAMES}
+    return Measures(**{**known, "nll": math.inf if known["nll"] is None else known["nll"]})
+
+
+def curve_as_json(curve: Curve) -> dict[str, list[float | None]]:
+    """Coverage and risk, at most ``POINTS`` of them, evenly over the coverage."""
+    coverage, risk = curve.coverage, curve.risk
+    wanted = torch.arange(1, POINTS + 1, dtype=torch.float64) / POINTS
+    chosen = torch.searchsorted(coverage, wanted).clamp(max=len(coverage) - 1).unique()
+    return {"coverage": _numbers(coverage[chosen]), "risk": _numbers(risk[chosen])}
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]

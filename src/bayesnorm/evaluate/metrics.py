@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -94,7 +95,7 @@ class Tally:
         self._sums += other._sums.to(self._sums.device)
 
     def compute(self) -> Metrics:
-        """The metrics so far; ValueError if no target counted."""
+        """The metrics so far; ValueError if no target counted or one that counts is no class."""
         *binned, nll = self._sums.tolist()
         counts, hits, confidence = (binned[i * self.bins : (i + 1) * self.bins] for i in range(3))
         count = round(sum(counts))
@@ -103,6 +104,10 @@ class Tally:
         if sum(confidence) > 1.01 * count:
             mean = sum(confidence) / count
             raise ValueError(f"the largest probability is {mean:.3g} in the mean: pass log-probabilities, not logits")
+        if math.isnan(nll) and not math.isnan(sum(confidence)):
+            raise ValueError(
+                f"some targets are not a class: pass 0 to classes - 1, or ignore_index={self.ignore_index} to ignore"
+            )
         gaps = sum(abs(hit - sure) for hit, sure in zip(hits, confidence, strict=True))
         return Metrics(count, sum(hits) / count, nll / count, gaps / count)
 
@@ -122,7 +127,8 @@ def _check(log_probs: Tensor, targets: Tensor) -> None:
 def _sums(log_probs: Tensor, targets: Tensor, bins: int, ignore_index: int) -> Tensor:
     """The state of a tally that has seen one batch; masks instead of indexing, which would wait for the device."""
     counts = targets != ignore_index
-    picked = log_probs.gather(1, targets.where(counts, 0).unsqueeze(1)).squeeze(1)
+    known = (targets >= 0) & (targets < log_probs.size(1))
+    picked = log_probs.gather(1, targets.where(known, 0).unsqueeze(1)).squeeze(1).double()
     best, guess = log_probs.max(1)
     confidence = wide(best).exp()
     hits = guess == targets
@@ -134,7 +140,8 @@ def _sums(log_probs: Tensor, targets: Tensor, bins: int, ignore_index: int) -> T
         members.flatten(1).sum(1).double(),
         (members & hits).flatten(1).sum(1).double(),
         torch.where(members, confidence, 0.0).flatten(1).sum(1, dtype=torch.float64),
-        torch.where(counts, -picked.double(), 0.0).sum().view(1),
+        # What is no class is NaN in the likelihood alone, by which compute knows it.
+        torch.where(counts, -picked.where(known, math.nan), 0.0).sum().view(1),
     ]
     return torch.cat(rows)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._predict import Prediction
+from .selective import By, uncertainty
 
 TPR = 0.95
 
@@ -70,10 +71,11 @@ def scores_of(prediction: Prediction) -> dict[str, Tensor]:
 
     ``"entropy"``, ``"mutual_info"`` (0 for a single pass) and ``"max_prob"``: 1 minus the largest probability.
     """
-    probs = prediction.probs
-    # A sum of the others: the difference to 1 would be the same, 0, for all that are nearly certain.
-    others = probs.scatter(1, probs.argmax(1, keepdim=True), 0.0).sum(1)
-    return {"entropy": prediction.entropy, "mutual_info": prediction.mutual_info, "max_prob": others}
+    return {
+        "entropy": prediction.entropy,
+        "mutual_info": prediction.mutual_info,
+        "max_prob": uncertainty(prediction.log_probs, By.MAX_PROB),
+    }
 
 
 def separations(inside: Prediction, outside: Prediction) -> dict[str, Separation]:

@@ -36,6 +36,8 @@ def noise_curve(
     samples: int = 0,
     seed: int = 0,
     progress: Callable[[int], None] = lambda count: None,
+    *,
+    limit: int | None = None,
 ) -> Curve:
     """Metrics of a split under ``x + strength * z``, ``z`` standard normal per value (left part of figure A4).
 
@@ -49,6 +51,7 @@ def noise_curve(
         samples: draws of the scales; 0 for a single pass with their means.
         seed: of the noise, and of the augmentation of validation images.
         progress: called with the number of images after each piece.
+        limit: at most so many samples of the split, from the first; None: all.
 
     Returns:
         ``[(strength, Metrics), ...]`` in the order of ``strengths``.
@@ -57,7 +60,7 @@ def noise_curve(
     def directions(images: Tensor, targets: Tensor, first: int) -> Tensor:
         return input_noise(images, first, seed)
 
-    return _curve(net, data, part, strengths, samples, seed, progress, directions)
+    return _curve(net, data, part, strengths, samples, seed, progress, limit, directions)
 
 
 def attack_curve(
@@ -68,6 +71,8 @@ def attack_curve(
     samples: int = 0,
     seed: int = 0,
     progress: Callable[[int], None] = lambda count: None,
+    *,
+    limit: int | None = None,
 ) -> Curve:
     """Metrics of a split under ``x + strength * sign(grad_x nll(x))`` (right part of figure A4).
 
@@ -80,7 +85,7 @@ def attack_curve(
     def directions(images: Tensor, targets: Tensor, first: int) -> Tensor:
         return gradient_sign(net, images, targets)
 
-    return _curve(net, data, part, strengths, samples, seed, progress, directions)
+    return _curve(net, data, part, strengths, samples, seed, progress, limit, directions)
 
 
 def _curve(
@@ -91,13 +96,14 @@ def _curve(
     samples: int,
     seed: int,
     progress: Callable[[int], None],
+    limit: int | None,
     directions: _Directions,
 ) -> Curve:
     """Metrics of ``x + strength * direction(x)``; a direction is found once for all strengths."""
-    _check(strengths)
+    _check(strengths, limit)
     tallies = [Tally(device=data.device) for _ in strengths]
     done = 0
-    for images, targets in images_of(data, part, seed):
+    for images, targets in images_of(data, part, seed, limit):
         direction = directions(images, targets, done) if any(strengths) else torch.zeros_like(images)
         for strength, tally in zip(strengths, tallies, strict=True):
             disturbed = torch.add(images, direction, alpha=strength)
@@ -107,7 +113,9 @@ def _curve(
     return [(float(strength), tally.compute()) for strength, tally in zip(strengths, tallies, strict=True)]
 
 
-def _check(strengths: Sequence[float]) -> None:
+def _check(strengths: Sequence[float], limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit={limit}: pass at least 1, or None for the whole split")
     if len(strengths) == 0:
         raise ValueError("strengths=(): pass at least one, such as 0.1")
     for strength in strengths:

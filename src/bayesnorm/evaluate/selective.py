@@ -84,8 +84,11 @@ def uncertainty(log_probs: Tensor, by: By | str = By.ENTROPY) -> Tensor:
     """
     if _by(by) is By.ENTROPY:
         return entropy(log_probs)
-    # expm1 keeps what 1 - p would round away near p = 1.
-    return torch.expm1(wide(log_probs).amax(1)).clamp(max=0).abs()
+    # A sum of the others: what is nearly sure has a largest probability of exactly 1 in float32, whatever is left.
+    probs = wide(log_probs).exp()
+    best, guess = probs.max(1, keepdim=True)
+    others = probs.scatter(1, guess, 0.0).sum(1)
+    return others + 0 * best.squeeze(1)  # NaN stays NaN
 
 
 def error_coverage(log_probs: Tensor, targets: Tensor, by: By | str = By.ENTROPY, ignore_index: int = IGNORE) -> Curve:
@@ -194,16 +197,26 @@ class SelectiveTally:
             )
         self._sums += other._sums.to(self._sums.device)
 
-    def curve(self) -> Curve:
-        """The curve so far, with a point for every bin that holds something; ValueError if no target counted."""
-        sums = self._sums.cpu()
+    def filled(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Bins that hold something, by ascending score, on the CPU; ValueError if no target counted.
+
+        Returns:
+            Lower edge (exclusive, but for 0) and upper edge (inclusive) of the scores, float64 ``(filled,)``, and the
+            numbers of right and wrong predictions, int64 ``(filled, 2)``.
+        """
+        sums, upper = self._sums.cpu(), self._edges.cpu()
         invalid, mass, strange = sums[-3:].tolist()
         _refuse_nan(invalid)
         cells = sums[:-3].round().long().view(-1, 2)
         check_sums(cells.sum().item(), mass, strange, self.ignore_index)
+        lower = torch.cat([upper.new_zeros(1), upper[:-1]])
         filled = cells.sum(1) > 0
-        accepted, errors = cells.sum(1).cumsum(0), cells[:, 1].cumsum(0)
-        return Curve(self._edges.cpu()[filled], accepted[filled], errors[filled])
+        return lower[filled], upper[filled], cells[filled]
+
+    def curve(self) -> Curve:
+        """The curve so far, with a point for every bin that holds something; ValueError if no target counted."""
+        _, upper, cells = self.filled()
+        return Curve(upper, cells.sum(1).cumsum(0), cells[:, 1].cumsum(0))
 
 
 def _by(by: By | str) -> By:

@@ -24,6 +24,8 @@ class AllCNN(nn.Module):
         width: factor on the channels of the hidden layers.
         num_classes: outputs.
         in_channels: channels of the input ``(N, C, H, W)``.
+        dropout: probability of dropping a value behind each of the two strided convolutions, where Springenberg et al.
+            drop half; for MC dropout.
     """
 
     def __init__(
@@ -32,18 +34,22 @@ class AllCNN(nn.Module):
         width: float = 1.0,
         num_classes: int = 10,
         in_channels: int = 3,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if padding not in ("valid", "same"):
             raise ValueError(f"padding={padding!r}: choose 'valid' or 'same'")
         if not width > 0:
             raise ValueError(f"width={width}: must be positive")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout}: must be at least 0 and below 1")
         layers: list[nn.Module] = []
         before = in_channels
         for kernel, stride, channels in zip(KERNELS, STRIDES, (*CHANNELS, None), strict=True):
             after = num_classes if channels is None else max(1, round(channels * width))
             pad = kernel // 2 if padding == "same" else 0
             layers += [nn.Conv2d(before, after, kernel, stride, pad), nn.LeakyReLU(0.01, inplace=True)]
+            layers += [nn.Dropout(dropout)] if stride > 1 and dropout else []
             before = after
         self.features = nn.Sequential(*layers[:-1])
 
@@ -60,6 +66,7 @@ def all_cnn(
     width: float = 1.0,
     num_classes: int = 10,
     in_channels: int = 3,
+    dropout: float = 0.0,
     input_stats: InputStats = None,
     example: Tensor | None = None,
 ) -> nn.Module:
@@ -70,5 +77,5 @@ def all_cnn(
     >>> sum(p.numel() for p in all_cnn().parameters())
     1372254
     """
-    net = AllCNN(padding, width, num_classes, in_channels)
+    net = AllCNN(padding, width, num_classes, in_channels, dropout)
     return normalized(net, norm, scale, input_stats, example, (in_channels, 32, 32))

@@ -19,6 +19,7 @@ from .._initialize import init_from_data_
 from ..data.augment import NOTHING
 from ..data.base import Data
 from ..data.passes import input_statistics, training_images
+from ..layers import norm_layers
 from ..norms import Analytic, NormSpec
 from ..scales import Bayes, Noise, ScaleSpec
 from .config import Config
@@ -38,9 +39,25 @@ DEFAULTS: dict[str, Default] = {
         "lr_low": 1e-5,
         "lr_high": 0.1,
     },
+    "strokes": {
+        "model": "cell-net",
+        "width": 0.5,
+        "epochs": 30,
+        "batch": 2,
+        "clip": 1.0,
+        "optimizer": "adam",
+        "kl_factor": 0.1,
+        "lr_low": 1e-5,
+        "lr_high": 0.1,
+    },
     "folder": {"padding": "same", "epochs": 100},
 }
 """What the paper does with a data set, or what fits it; ``Recipe`` and ``Config`` have the rest."""
+
+SEGMENTATION = ("cells", "strokes")
+"""Classes of pixels: the learning rate falls to a tenth in a third of the epochs."""
+NO_FILES = ("digits", "strokes")
+"""Data sets that come with scikit-learn."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,8 @@ class Recipe:
     """What is trained on what.
 
     Arguments:
-        data: scikit-learn's digits, CIFAR-10, a Cell Tracking Challenge folder, or a folder of images per class.
+        data: scikit-learn's digits, CIFAR-10, a Cell Tracking Challenge folder, strokes of the digits to be segmented,
+            or a folder of images per class.
         directory: folder of its files.
         split_seed: decides which samples are for validation.
         image_size: ``(H, W)`` to which the images of a folder are scaled; None: they all have one size.
@@ -61,17 +79,18 @@ class Recipe:
         scale: what multiplies it then: a number, one with fixed noise, or one with a learned posterior (bayes).
         width: factor on the channels.
         padding: none or one that keeps the size, of All-CNN.
+        dropout: probability of dropping a value behind the strided convolutions of All-CNN.
         activation: that of the cell network.
         first_layer: of analytic norm: pixels taken as independent (moments), or with their covariance (patch).
         sigma_init: first sigma of the posterior, relative to s.
         prior: std of the prior N(1, std^2) of the scales, or log-uniform.
         per_layer_variance: one sigma for a layer.
         stochastic_bias: a posterior over the bias too.
-        sigma_u: std of the factor of the noise scale.
-        sigma_v: std of the summand of the noise scale.
+        sigma_u: std of the factor of the noise scale, for all layers or one for each.
+        sigma_v: std of the summand of the noise scale, for all layers or one for each.
     """
 
-    data: Literal["digits", "cifar10", "cells", "folder"] = "digits"
+    data: Literal["digits", "cifar10", "cells", "strokes", "folder"] = "digits"
     directory: str | None = None
     split_seed: int = 0
     image_size: tuple[int, int] | None = None
@@ -83,31 +102,43 @@ class Recipe:
     scale: Literal["point", "noise", "bayes"] = "bayes"
     width: float = 1.0
     padding: Literal["valid", "same"] = "valid"
+    dropout: float = 0.0
     activation: Literal["leaky_relu", "softmax", "softplus"] = "leaky_relu"
     first_layer: Literal["moments", "patch"] = "moments"
     sigma_init: float = 0.1
     prior: float | Literal["log-uniform"] = 10.0
     per_layer_variance: bool = False
     stochastic_bias: bool = False
-    sigma_u: float = 0.05
-    sigma_v: float = 0.05
+    sigma_u: float | tuple[float, ...] = 0.05
+    sigma_v: float | tuple[float, ...] = 0.05
 
     def __post_init__(self) -> None:
         for field in ("data", "masks", "cell_split", "model", "norm", "scale", "padding", "activation", "first_layer"):
             _require_choice(field, getattr(self, field))
         for field in ("width", "sigma_init"):
             _require(field, getattr(self, field), lambda v: 0 < v < math.inf, "a positive number")
+        _require("dropout", self.dropout, lambda v: 0 <= v < 1, "at least 0 and below 1")
         for field in ("sigma_u", "sigma_v"):
-            _require(field, getattr(self, field), lambda v: 0 <= v < math.inf, "a number, not negative")
+            self._check_sigma(field)
         _require("split_seed", self.split_seed, lambda v: 0 <= v < 2**63, "a whole number, not negative, below 2^63")
         if self.prior != "log-uniform":
             _require("prior", self.prior, lambda v: 0 < v < math.inf, "a positive number or log-uniform")
-        if self.data != "digits" and self.directory is None:
+        if self.data not in NO_FILES and self.directory is None:
             raise ValueError(f"--data {self.data} needs --dir, the folder of its files")
         if self.norm == "none" and self.scale != "point":
             raise ValueError(f"--scale {self.scale} needs a norm to scale: choose --scale point, or another --norm")
         if self.image_size is not None:
             object.__setattr__(self, "image_size", tuple(self.image_size))
+
+    def _check_sigma(self, field: str) -> None:
+        value = getattr(self, field)
+        if not isinstance(value, (list, tuple)):
+            _require(field, value, lambda v: 0 <= v < math.inf, "a number, not negative")
+            return
+        object.__setattr__(self, field, tuple(value))
+        _require(field, value, lambda v: v and all(0 <= x < math.inf for x in v), "numbers, none of them negative")
+        if self.scale != "noise":
+            raise ValueError(f"{field}={value!r}: a value for each layer needs --scale noise, this is {self.scale}")
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -121,6 +152,8 @@ class Recipe:
     def _read(self) -> Data:
         if self.data == "digits":
             return datasets.digits(self.split_seed)
+        if self.data == "strokes":
+            return datasets.strokes(self.split_seed)
         assert self.directory is not None
         if self.data == "cifar10":
             return datasets.cifar10(self.directory, self.split_seed)
@@ -143,6 +176,8 @@ class Recipe:
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)
             net = self._maker(data)(self._norm(), self._scale(), input_stats=(mean, var), example=self._example(batch))
+        if self.scale == "noise":
+            self._set_noise(net)
         _check_size(net, batch[:1], data)
         # Averages over smooth images keep more of the variance than the moment rule assumes: the cell network, which
         # has five of them, starts from data with analytic norm too.
@@ -159,7 +194,10 @@ class Recipe:
             kind = "classes of pixels" if data.per_pixel else "classes of images"
             raise ValueError(f"--model {name} does not fit --data {self.data}, which has {kind}: leave --model out")
         if name == "all-cnn":
+            common["dropout"] = self.dropout
             return lambda norm, scale, **more: models.all_cnn(norm, scale, self.padding, **common, **more)
+        if self.dropout:
+            raise ValueError(f"--dropout {self.dropout} is for --model all-cnn, this is {name}: leave it out")
         if name == "cell-net":
             return lambda norm, scale, **more: models.cell_net(norm, scale, self.activation, **common, **more)
         stem: Any = "cifar" if min(height, width) <= 64 else "imagenet"
@@ -173,7 +211,22 @@ class Recipe:
     def _scale(self) -> str | ScaleSpec:
         if self.scale == "bayes":
             return Bayes(self.prior, self.sigma_init, self.per_layer_variance, self.stochastic_bias)
-        return Noise(self.sigma_u, self.sigma_v) if self.scale == "noise" else self.scale
+        return Noise() if self.scale == "noise" else self.scale
+
+    @torch.no_grad()
+    def _set_noise(self, net: nn.Module) -> None:
+        """Noise of each layer, in the order of ``norm_layers``."""
+        scales = [layer.scale for layer in norm_layers(net).values()]
+        for field in ("sigma_u", "sigma_v"):
+            given = getattr(self, field)
+            values = given if isinstance(given, tuple) else (given,) * len(scales)
+            if len(values) != len(scales):
+                raise ValueError(
+                    f"{field} has {len(values)} values, but the network has {len(scales)} normalized layers: give one "
+                    "for each, or a single number for all"
+                )
+            for scale, value in zip(scales, values, strict=True):
+                getattr(scale, field).fill_(value)
 
     def _example(self, batch: Tensor) -> Tensor | None:
         return batch if self.norm == "analytic" and self.first_layer == "patch" else None
@@ -212,7 +265,7 @@ def _check_size(net: nn.Module, image: Tensor, data: Data) -> None:
 
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
-    "data": ("digits", "cifar10", "cells", "folder"),
+    "data": ("digits", "cifar10", "cells", "strokes", "folder"),
     "masks": ("expert", "expert+auto", "auto"),
     "cell_split": ("random", "01-02"),
     "model": (None, "all-cnn", "resnet18", "cell-net"),
@@ -241,7 +294,7 @@ def resolve(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     {'epochs': 3}
     """
     merged = {**DEFAULTS.get(given.get("data", "digits"), {}), **given}
-    if merged.get("data") == "cells" and "epochs" in merged:
+    if merged.get("data") in SEGMENTATION and "epochs" in merged:
         merged.setdefault("decay_epochs", merged["epochs"] / 3)
     if merged.get("norm") == "none":
         merged.setdefault("scale", "point")

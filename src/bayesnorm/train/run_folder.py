@@ -33,7 +33,8 @@ from .events import Record
 
 OURS = {
     *("config.json", "metrics.jsonl", "events.jsonl", "lr_search.json", "checkpoints", "result.json", ".lock"),
-    *("evaluation-train.json", "evaluation-val.json", "evaluation-test.json", "figures", "tensorboard"),
+    *("evaluation-train.json", "evaluation-val.json", "evaluation-test.json"),
+    *("examples-test.json", "robustness-test.json", "bn-noise.json", "bn-scaling.json", "figures", "tensorboard"),
 }
 """Everything that a run folder may hold."""
 
@@ -255,6 +256,10 @@ class RunFolder:
         return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
 
 
+LATER = {"dropout": 0.0}
+"""Settings that runs of earlier versions do not have, with what they did then."""
+
+
 def _lines(records: list[Record]) -> bytes:
     return "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()
 
@@ -264,7 +269,7 @@ def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") ->
     for key in dict.fromkeys((*asked, *stored)):
         if key in OPERATIONAL or f"{path}{key}" in OPERATIONAL:
             continue
-        before, now = stored.get(key), asked.get(key)
+        before, now = stored.get(key, LATER.get(key)), asked.get(key)
         if isinstance(before, dict) and isinstance(now, dict):
             inner = difference(before, now, f"{path}{key}.")
             if inner is not None:

@@ -9,9 +9,9 @@ import jobs
 import pytest
 
 import bayesnorm
-from bayesnorm.cli.workers import side_by_side
 from bayesnorm.errors import BayesnormError, StoppedError
 from bayesnorm.train.events import Started, Tried
+from bayesnorm.train.workers import side_by_side
 
 
 def quiet(*names):
@@ -58,7 +58,7 @@ def test_a_signal_reaches_all(tmp_path, number):
 PARENT = """
 import sys
 import jobs
-from bayesnorm.cli.workers import side_by_side
+from bayesnorm.train.workers import side_by_side
 if __name__ == "__main__":
     side_by_side(["a"], jobs.waits, (sys.argv[1],), {"a": lambda event: None})
 """

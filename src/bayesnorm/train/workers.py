@@ -16,14 +16,15 @@ from typing import Any
 import torch
 
 from ..errors import BayesnormError, StoppedError
-from ..train.events import Callback, EpochEnded, Event, Started
-from ..train.signals import caught
+from .events import Callback, EpochEnded, Event, Started
+from .signals import caught
 
 Work = Callable[..., None]
 """``work(name, emit, *arguments)``, a function of a module: the process imports it."""
 
 
 AT_ONCE = 2
+"""Processes, unless another number is asked for."""
 MANY = 1000
 """Events that are handed on at a time."""
 
@@ -34,8 +35,10 @@ class _Failed:
     status: int
 
 
-def side_by_side(names: Sequence[str], work: Work, arguments: Sequence[Any], show: dict[str, Callback]) -> None:
-    """Do ``work`` for every name, two at a time; the first error ends all, after they have saved their state.
+def side_by_side(
+    names: Sequence[str], work: Work, arguments: Sequence[Any], show: dict[str, Callback], at_once: int | None = None
+) -> None:
+    """Do ``work`` for every name, some at a time; the first error ends all, after they have saved their state.
 
     Two processes of one thread are faster than one of two: small networks have nothing to divide.
 
@@ -44,7 +47,9 @@ def side_by_side(names: Sequence[str], work: Work, arguments: Sequence[Any], sho
         work: called in the process.
         arguments: the same for all.
         show: called here with the events of each.
+        at_once: processes; None: two, or one where there is one core.
     """
+    most = at_once or min(AT_ONCE, os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
     events: Any = context.Queue()
     pending = list(names)
@@ -53,7 +58,7 @@ def side_by_side(names: Sequence[str], work: Work, arguments: Sequence[Any], sho
     told: set[str] = set()
     with caught() as stop:
         while running or (pending and failed is None):
-            while pending and len(running) < min(AT_ONCE, os.cpu_count() or 1) and failed is None:
+            while pending and len(running) < most and failed is None:
                 name = pending.pop(0)
                 running[name] = context.Process(target=_child, args=(name, events, work, arguments), daemon=True)
                 running[name].start()

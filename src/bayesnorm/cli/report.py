@@ -1,0 +1,81 @@
+"""``bayesnorm report``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.progress import BarColumn, Progress, TextColumn
+
+from ..errors import RunError
+from ..report.drawing import replace, save
+from ..report.figures import figures_of
+from ..report.page import page
+from ..report.summary import read
+from ..train import load
+from ..train.documents import Trained, certainty, evaluation, robustness
+from ..train.run_folder import RunFolder
+from .options import Debug, Device, Dir
+from .tables import console
+from .world import choose_device
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page; figures go into a folder beside it.")] = Path(
+        "report.html"
+    ),
+    samples: Annotated[int, typer.Option(help="Draws, where a run was not evaluated yet.", min=0)] = 30,
+    directory: Dir = None,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """One self-contained HTML page about runs: table, curves, calibration, rejection, learned noise, examples.
+
+    What was not measured yet is measured first: evaluation, robustness, most and least certain images. The figures are
+    also written as SVG and PNG.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"--out {out}: give a file that ends with .html")
+    screen, place = console(), choose_device(device)
+    names = _names(runs)
+    columns = (TextColumn("{task.description}"), BarColumn(None))
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("", total=3 * len(runs))
+        for path, name in names.items():
+            if RunFolder(path).about()["recipe"]:  # a network of one's own has what was stored
+
+                def tell(what: str, name: str = name) -> None:
+                    bar.update(task, description=f"{what} {name}", advance=1)
+
+                _measure(path, directory, place, samples, tell)
+    summaries = [read(path, name) for path, name in names.items()]
+    replace(out, page(summaries, "bayesnorm report").encode())
+    folder = out.with_name(f"{out.stem}-figures")
+    written = [file for name, figure in figures_of(summaries).items() for file in save(figure, folder / name)]
+    screen.print(f"{out}; {len(written)} figures in {folder}", highlight=False, soft_wrap=True)
+
+
+def _measure(path: Path, directory: str | None, place: torch.device, samples: int, tell: Callable[[str], None]) -> None:
+    """Make the documents that are missing."""
+    found = load(path, directory, place)
+    run = Trained(found.folder, found.net, found.data, found.config, found.step)
+    stored = found.folder.read("evaluation-test.json") or {}
+    tell("evaluating")
+    evaluation(run, "test", stored.get("samples", samples))
+    tell("looking for examples of")
+    certainty(run, samples)
+    tell("disturbing the images of")
+    robustness(run)
+
+
+def _names(runs: list[Path]) -> dict[Path, str]:
+    """Short names: the last part of a path that tells them apart."""
+    for depth in range(1, 1 + max(len(path.absolute().parts) for path in runs)):
+        names = {path: "/".join(path.absolute().parts[-depth:]) for path in runs}
+        if len(set(names.values())) == len(runs):
+            return names
+    raise RunError("a run was named twice: name each once")

@@ -1,0 +1,158 @@
+"""All that is said about one way of predicting a split: the metrics together, in fixed memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .calibration import Reliability, adaptive_reliability_of, calibrated, fit_temperature, reliability_of
+from .metrics import IGNORE, Tally
+from .scores import ScoreTally
+from .selective import By, Curve, SelectiveTally
+
+RISK = 0.01
+"""Error rate at which the coverage is reported."""
+FITTED = 1 << 21
+"""Most targets to which a temperature is fitted; of more, evenly spaced ones are taken."""
+
+Predicted = tuple[Tensor, Tensor | None, Tensor]
+"""A piece of a split: log-probabilities ``(N, classes, *space)``, mutual information ``(N, *space)`` if there are
+draws, targets ``(N, *space)``."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Means over the targets that count; a temperature-scaled figure stands beside the raw one.
+
+    Arguments:
+        count: how many targets those are (pixels, in segmentation).
+        accuracy: fraction of right ones.
+        nll: negative log-likelihood, in nats; infinite where a target has probability 0.
+        ece: calibration error over bins of equal width.
+        adaptive_ece: the same over bins of equal mass.
+        brier: Brier score, summed over classes.
+        entropy: of the predictions, in nats.
+        mutual_info: between prediction and scales, in nats; None for a single pass.
+        aurc: area under the error-coverage curve by entropy.
+        excess_aurc: that minus what a perfect order would have.
+        aurc_max_prob: the area by the largest probability.
+        coverage_at_1: largest coverage, by entropy, at which at most one in a hundred is wrong.
+        temperature: fitted on validation data; None on validation data itself, or if none can be fitted.
+        calibrated_nll: NLL at that temperature.
+        calibrated_ece: calibration error at that temperature.
+    """
+
+    count: int
+    accuracy: float
+    nll: float
+    ece: float
+    adaptive_ece: float
+    brier: float
+    entropy: float
+    mutual_info: float | None
+    aurc: float
+    excess_aurc: float
+    aurc_max_prob: float
+    coverage_at_1: float
+    temperature: float | None = None
+    calibrated_nll: float | None = None
+    calibrated_ece: float | None = None
+
+
+NAMES = tuple(field.name for field in dataclasses.fields(Measures))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Measures of one way of predicting, and the curves behind them."""
+
+    measures: Measures
+    reliability: Reliability
+    by_entropy: Curve
+    by_max_prob: Curve
+
+
+class Panel:
+    """Everything in :class:`Judgement`, added up piece by piece.
+
+    Arguments:
+        temperature: at which the calibrated figures are taken; None leaves them out.
+        ignore_index: targets that do not count.
+    """
+
+    def __init__(self, temperature: float | None = None, ignore_index: int = IGNORE) -> None:
+        self.temperature = temperature
+        self.ignore_index = ignore_index
+        self._plain, self._scaled = Tally(ignore_index=ignore_index), Tally(ignore_index=ignore_index)
+        self._scores = ScoreTally(ignore_index)
+        self._selective = {by: SelectiveTally(by, ignore_index=ignore_index) for by in By}
+        self._mutual: Tensor | None = None
+
+    def update(self, log_probs: Tensor, mutual_info: Tensor | None, targets: Tensor) -> None:
+        """Add a piece, as in :data:`Predicted`."""
+        self._plain.update(log_probs, targets)
+        self._scores.update(log_probs, targets)
+        for tally in self._selective.values():
+            tally.update(log_probs, targets)
+        if self.temperature is not None:
+            self._scaled.update(calibrated(log_probs, self.temperature), targets)
+        if mutual_info is not None:
+            kept = torch.where(targets != self.ignore_index, mutual_info, 0.0).sum(dtype=torch.float64)
+            self._mutual = kept if self._mutual is None else self._mutual + kept
+
+    def judge(self) -> Judgement:
+        """All figures so far; ValueError if no target counted."""
+        plain, scores = self._plain.compute(), self._scores.compute()
+        entropy, largest = (self._selective[by].curve() for by in By)
+        scaled = self._scaled.compute() if self.temperature is not None else None
+        measures = Measures(
+            count=plain.count,
+            accuracy=plain.accuracy,
+            nll=plain.nll,
+            ece=plain.ece,
+            adaptive_ece=adaptive_reliability_of(self._selective[By.MAX_PROB]).ece,
+            brier=scores.brier,
+            entropy=scores.entropy,
+            mutual_info=None if self._mutual is None else self._mutual.item() / plain.count,
+            aurc=entropy.aurc,
+            excess_aurc=entropy.excess_aurc,
+            aurc_max_prob=largest.aurc,
+            coverage_at_1=entropy.coverage_at(RISK),
+            temperature=self.temperature,
+            calibrated_nll=scaled and scaled.nll,
+            calibrated_ece=scaled and scaled.ece,
+        )
+        return Judgement(measures, reliability_of(self._plain), entropy, largest)
+
+
+def judge(predicted: Callable[[str], Iterable[Predicted]], part: str = "test", calibrate: bool = True) -> Judgement:
+    """Judge a way of predicting on a split, with the temperature that it needs on the validation split.
+
+    Arguments:
+        predicted: gives the pieces of the split of a name.
+        part: the split that is judged.
+        calibrate: fit a temperature; not done where the validation split itself is judged.
+    """
+    panel = Panel(_temperature(predicted("val")) if calibrate and part != "val" else None)
+    for piece in predicted(part):
+        panel.update(*piece)
+    return panel.judge()
+
+
+def _temperature(pieces: Iterable[Predicted]) -> float | None:
+    """None where a target has probability 0: then no temperature helps."""
+    rows, classes = [], []
+    for log_probs, _, targets in pieces:
+        kept = (targets != IGNORE).flatten()
+        rows.append(log_probs.movedim(1, -1).flatten(0, -2)[kept])
+        classes.append(targets.flatten()[kept])
+    found, wanted = torch.cat(rows), torch.cat(classes)
+    apart = -(-len(found) // FITTED)
+    try:
+        return fit_temperature(found[::apart], wanted[::apart])
+    except ValueError:
+        return None

@@ -1,0 +1,164 @@
+"""Figure 4: the model of batch norm's noise holds in a trained network. Trains batch norm, and draws batches.
+
+Batches are drawn with replacement, so that the samples of a batch are independent. The variance of the output ``(x - M)
+/ S = (x'' + V) U`` over batches, for normalized x'' of mean 0 and variance 1, is ``Var U + Var UV``.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import bn_noise
+from ..bn_noise import Measured as Noise
+from ..data.passes import resampled
+from ..report.drawing import COLOURS, GREY, legend, log_axis, look_of, new_figure, styled, values_of
+from ..train.documents import Document, stored
+from .exhibit import Exhibit, Measured
+from .lab import Lab
+from .wanted import BATCH
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ASYMPTOTIC = 128
+"""Batch sizes from which on slopes are fitted. In smaller ones the last layer's variance falls faster than 1/k: each of
+its channels answers to one class, of which a batch of 32 has about three samples."""
+LAYER = 6
+"""Counted from 0, as in the paper: of 2x2 positions."""
+BATCH_SIZE = 32
+LEVEL = 0.01
+
+
+def statistic(noise: Noise) -> Tensor:
+    """``n S^2 / sigma^2`` with the biased S, chi-square of n - 1 degrees for independent normal values."""
+    return noise.n / noise.u.square()
+
+
+def variance(noise: Noise) -> float:
+    """Variance of the output over batches, mean over channels."""
+    return (noise.u.var(0) + (noise.u * noise.v).var(0)).mean().item()
+
+
+def kolmogorov_smirnov(noise: Noise, channel: int = 0) -> dict[str, float]:
+    """Test of a channel's statistic against its law."""
+    from scipy.stats import chi2, kstest
+
+    found = kstest(statistic(noise)[:, channel].cpu().numpy(), chi2(noise.n - 1).cdf)
+    return {"statistic": float(found.statistic), "p": float(found.pvalue)}
+
+
+def gaussian(n: int, batches: int, seed: int = 0) -> Noise:
+    """Noise of a batch normalization whose input is independent and normal, n values per channel and batch."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = (torch.randn(n, 1, generator=generator) for _ in range(batches))
+    return bn_noise.measure(nn.BatchNorm1d(1), inputs)[""]
+
+
+def measure(lab: Lab) -> Measured:
+    """Law of S, and variance against batch size and spatial size."""
+    run = lab.trained(BATCH)
+    sizes, count = lab.preset.noise_sizes, lab.preset.noise_batches
+
+    def make() -> Document:
+        found: dict[int, dict[str, Noise]] = {
+            size: bn_noise.measure(run.net, islice(resampled(run.data, size), count)) for size in sizes
+        }
+        layers = list(found[sizes[0]])
+        unit = found[BATCH_SIZE][layers[LAYER]]
+        return {
+            "layers": layers,
+            "positions": [found[sizes[0]][layer].n // sizes[0] for layer in layers],
+            "variance": [[variance(found[size][layer]) for size in sizes] for layer in layers],
+            "unit": {"n": unit.n, "values": statistic(unit)[:, 0].tolist(), **kolmogorov_smirnov(unit)},
+            "accepted": [_accepted(found[BATCH_SIZE][layer]) for layer in layers],
+            "gaussian": kolmogorov_smirnov(gaussian(unit.n, count)),
+        }
+
+    made = stored(run, "bn-scaling.json", {"sizes": list(sizes), "batches": count}, make)
+    large = [index for index, size in enumerate(sizes) if size >= ASYMPTOTIC]
+    slopes = [_slope([sizes[i] for i in large], [values[i] for i in large]) for values in made["variance"]]
+    times = [statistics.fmean(k * v for k, v in zip(sizes, values, strict=True)) for values in made["variance"]]
+    numbers = {
+        **{f"slope of the variance against batch size, layer {i}": slope for i, slope in enumerate(slopes, 1)},
+        "slope of batch size x variance against spatial size": _slope(made["positions"], times),
+        f"KS test, unit of layer {LAYER}, p": made["unit"]["p"],
+        "KS test, independent normal input, p": made["gaussian"]["p"],
+    }
+    kept = ("layers", "positions", "variance", "unit", "accepted", "gaussian")
+    return {"numbers": numbers, "sizes": list(sizes), "times": times, **{key: made[key] for key in kept}}
+
+
+def _slope(x: Any, y: Any) -> float:
+    """Of a line through the logarithms."""
+    return float(statistics.linear_regression([math.log(v) for v in x], [math.log(v) for v in y]).slope)
+
+
+def _accepted(noise: Noise) -> float:
+    """Fraction of the channels whose statistic passes the test."""
+    passed = [kolmogorov_smirnov(noise, channel)["p"] > LEVEL for channel in range(noise.u.size(1))]
+    return statistics.fmean(passed)
+
+
+def draw(measured: Measured) -> Figure:
+    """Left: a unit against the model; middle: variance against batch size; right: times it against spatial size."""
+    from scipy.stats import chi2
+
+    figure = new_figure(13.2, 4.9)
+    with styled():
+        left, middle, right = figure.subplots(1, 3)
+        unit = measured["unit"]
+        left.hist(unit["values"], bins=30, density=True, color=COLOURS[5], edgecolor="white", label="observed")
+        law = chi2(unit["n"] - 1)
+        low, high = law.ppf(0.0005), law.ppf(0.9995)
+        x = [low + (high - low) * i / 200 for i in range(201)]
+        left.plot(x, [float(law.pdf(value)) for value in x], color=COLOURS[1], label="model")
+        left.set(xlabel="n S\N{SUPERSCRIPT TWO} / \N{GREEK SMALL LETTER SIGMA}\N{SUPERSCRIPT TWO}", ylabel="density")
+        left.set_title(f"layer {LAYER}, n = {unit['n']}, KS p = {unit['p']:.2g}", fontsize=10)
+        left.legend(loc="upper right")
+        handles = []
+        for number, values in enumerate(measured["variance"]):
+            handles += middle.plot(measured["sizes"], values, label=f"layer {number}", **look_of(number))
+            right.plot(
+                measured["positions"][number],
+                measured["times"][number],
+                **{**look_of(number), "linestyle": "none", "markersize": 8},
+            )
+        handles.append(_guide(middle, measured["sizes"], measured["variance"][0][0]))
+        _guide(right, sorted(measured["positions"]), max(measured["times"]))
+        middle.set(xlabel="batch size k", ylabel="variance of BN output")
+        right.set(xlabel="spatial size z", ylabel="k x variance")
+        for axes in (middle, right):
+            log_axis(axes, "y", values_of(axes))
+        log_axis(middle, "x", measured["sizes"])
+        log_axis(right, "x", measured["positions"])
+        legend(figure, handles)
+    return figure
+
+
+def _guide(axes: Any, x: list[int], start: float) -> Any:
+    """A line of slope -1."""
+    y = [start * x[0] / value for value in x]
+    (line,) = axes.plot(x, y, color=GREY, linestyle=":", label="slope -1")
+    return line
+
+
+exhibit = Exhibit(
+    "fig4",
+    "Noise of batch normalization in a trained network",
+    "S follows the chi-square model; the variance of BN's output falls as one over the batch size in all layers, and "
+    "roughly as one over the spatial size.",
+    {
+        **{f"slope of the variance against batch size, layer {i}": -1 for i in range(1, 10)},
+        "slope of batch size x variance against spatial size": "about -1",
+        f"KS test, unit of layer {LAYER}, p": "holds rather well",
+    },
+    lambda preset: [BATCH],
+    measure,
+    draw,
+)

@@ -1,0 +1,141 @@
+"""Where the runs of a reproduction are trained, each once, and looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from .. import bn_noise
+from ..data.base import Data
+from ..errors import RunError
+from ..evaluate.baselines import training_batches
+from ..train import load
+from ..train.documents import Document, Trained, evaluation, robustness, stored, stored_evaluation
+from ..train.events import Callback, Record
+from ..train.job import Job, complete, complete_named
+from ..train.recipe import Recipe, resolve
+from ..train.run_folder import RunFolder
+from ..train.workers import side_by_side
+from .preset import Preset
+from .wanted import Wanted
+
+Show = Callable[[Sequence[str]], AbstractContextManager[dict[str, Callback]]]
+"""Opens the display of the runs of these names."""
+
+SAMPLES = 30
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Trains what is wanted and answers questions about it.
+
+    Arguments:
+        out: folder; the runs are in ``out/runs``.
+        preset: how thoroughly.
+        directory: of CIFAR-10, where the preset uses it.
+        cells: folder of the cell images, likewise.
+        device: where to train.
+        at_once: processes; 1 trains in this one.
+        show: opens a display of progress.
+    """
+
+    out: Path
+    preset: Preset
+    show: Show
+    directory: Path | None = None
+    cells: Path | None = None
+    device: str = "cpu"
+    at_once: int = 1
+
+    def complete(self, wanted: Iterable[Wanted]) -> None:
+        """Train and evaluate all that is not finished yet; a run after those that it needs."""
+        whole = list(dict.fromkeys(wanted))
+        needed = [other for run in whole for other in run.needs]
+        if needed:
+            self.complete(needed)
+        jobs = {run.name(self.preset): self.job(run) for run in whole}
+        missing = {name: job for name, job in jobs.items() if not job.is_done()}
+        if not missing:
+            return
+        with self.show(list(missing)) as callbacks:
+            if self.at_once == 1:
+                for name, job in missing.items():
+                    complete(job, callbacks[name])
+            else:
+                side_by_side(list(missing), complete_named, (missing,), callbacks, self.at_once)
+
+    def job(self, run: Wanted) -> Job:
+        """What is trained for a run; those that it needs are finished."""
+        settings = {**run.settings(self.preset), **self._place(run.cells)}
+        if run.lr_of is not None:
+            settings["lr"] = (self.folder(run.lr_of).result() or {})["lr"]
+        if run.noise_of is not None:
+            noise = self.bn_noise(run.noise_of)["trained"]
+            settings |= {"sigma_u": tuple(noise["sigma_u"]), "sigma_v": tuple(noise["sigma_v"])}
+        return Job(self.folder(run).path, settings, SAMPLES, self.device)
+
+    def folder(self, run: Wanted) -> RunFolder:
+        """Of a run."""
+        return RunFolder(self.out / "runs" / run.name(self.preset))
+
+    def _place(self, cells: bool) -> dict[str, Any]:
+        """Where the data is."""
+        name = self.preset.settings(cells, "none")["data"]
+        if name in ("digits", "strokes"):
+            return {}
+        place, option = (self.cells, "--cells-dir") if cells else (self.directory, "--dir")
+        if place is None:
+            raise RunError(
+                f"--preset {self.preset.name} needs {option}, the folder of {name}; or choose --preset smoke"
+            )
+        return {"directory": str(place)}
+
+    def data(self, cells: bool = False) -> Data:
+        """The data set of the classification runs, or that of the cells."""
+        recipe, _ = resolve({**self.preset.settings(cells, "none"), "norm": "none", **self._place(cells)})
+        return Recipe(**recipe).load()
+
+    def trained(self, run: Wanted) -> Trained:
+        """Network and data of a finished run."""
+        found = load(self.folder(run).path, self._place(run.cells).get("directory"), self.device)
+        return Trained(found.folder, found.net, found.data, found.config, found.step)
+
+    def history(self, run: Wanted) -> list[Record]:
+        """A record per epoch."""
+        return self.folder(run).history()
+
+    def test(self, run: Wanted) -> Document:
+        """Its evaluation on the test set."""
+        return stored_evaluation(self.folder(run), "test")
+
+    def validation(self, run: Wanted, samples: int = 10) -> Document:
+        """Its evaluation on the validation set."""
+        return evaluation(self.trained(run), "val", samples)
+
+    def robustness(self, run: Wanted) -> Document:
+        """Its metrics under noise and attack."""
+        return robustness(self.trained(run), limit=self.preset.robustness)
+
+    def bn_noise(self, run: Wanted) -> Document:
+        """Std of U and V per layer of a batch-normalized run, mean over channels, at the start and at the end."""
+        trained = self.trained(run)
+        count = self.preset.noise_batches
+
+        def make() -> Document:
+            batch, seed = trained.config.batch, trained.config.seed
+            recipe, _ = self.job(run).resolved()
+            initial = recipe.build(trained.data, seed, trained.data.device)
+            found = {}
+            for name, net in (("initial", initial), ("trained", trained.net)):
+                measured = bn_noise.measure(net, islice(training_batches(trained.data, batch, seed), count))
+                found[name] = {
+                    "sigma_u": [layer.sigma_u.mean().item() for layer in measured.values()],
+                    "sigma_v": [layer.sigma_v.mean().item() for layer in measured.values()],
+                }
+            return {"layers": list(measured), **found}
+
+        return stored(trained, "bn-noise.json", {"batches": count}, make)

@@ -1,0 +1,59 @@
+"""A figure of the paper from its runs: measured, drawn and written, beside what the paper printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..report.drawing import replace, save
+from ..train.environment import version
+from .exhibit import Exhibit
+from .lab import Lab
+
+
+def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
+    """Train what is missing, then write ``ID.json``, ``ID.svg`` and ``ID.png`` into the folder of the lab.
+
+    Returns:
+        what is in ``ID.json``.
+    """
+    wanted = list(exhibit.wanted(lab.preset))
+    lab.complete(wanted)
+    document: dict[str, Any] = {
+        "id": exhibit.id,
+        "title": exhibit.title,
+        "claim": exhibit.claim,
+        "preset": lab.preset.name,
+        "protocol": lab.preset.about,
+        "versions": {name: version(name) for name in ("bayesnorm", "torch")},
+        "runs": {run.name(lab.preset): _about(lab, run) for run in wanted},
+        "paper": exhibit.paper,
+        "measured": exhibit.measure(lab),
+    }
+    replace(lab.out / f"{exhibit.id}.json", (json.dumps(document, allow_nan=False) + "\n").encode())
+    save(exhibit.draw(document["measured"]), lab.out / exhibit.id)
+    return document
+
+
+def _about(lab: Lab, run: Any) -> dict[str, Any]:
+    folder = lab.folder(run)
+    about, result = folder.about(), folder.result() or {}
+    return {
+        "epochs": result["epochs"],
+        "lr": result["lr"],
+        "batch": about["config"]["batch"],
+        "digest": result["digest"],
+        "device": about["environment"].get("device"),
+    }
+
+
+def comparison(document: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Name, measured and printed value of every number."""
+    measured, paper = document["measured"]["numbers"], document["paper"]
+    return [(name, measured.get(name), paper.get(name)) for name in dict.fromkeys((*measured, *paper))]
+
+
+def files_of(out: Path, id: str) -> list[Path]:
+    """What a reproduction writes."""
+    return [out / f"{id}{suffix}" for suffix in (".svg", ".png", ".json")]

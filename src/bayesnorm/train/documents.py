@@ -1,0 +1,144 @@
+"""What is found out about a trained run, stored beside it: made once for each state of the network."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from .._posterior import posterior
+from ..data.base import Data
+from ..errors import RunError
+from ..evaluate.evaluation import as_json, evaluate, ways
+from ..evaluate.examples import examples
+from ..evaluate.robustness import attack_curve, noise_curve
+from .config import Config
+from .numerics import numerics
+from .run_folder import RunFolder
+from .state import digest
+
+Document = dict[str, Any]
+Progress = Callable[[int], None]
+
+VERSION = 2
+"""Of the documents; older ones are made anew."""
+ROBUSTNESS = 2000
+"""Images of which the robustness is measured."""
+NOISE = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+ATTACK = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network that was trained, and where.
+
+    Arguments:
+        folder: of the run.
+        net: its network.
+        data: on the device of the network.
+        config: how it was trained.
+        step: steps taken.
+    """
+
+    folder: RunFolder
+    net: nn.Module
+    data: Data
+    config: Config
+    step: int
+
+
+def evaluation(
+    run: Trained, part: str = "test", samples: int = 30, progress: Progress = lambda count: None
+) -> Document:
+    """Metrics, reliability and error-coverage curves by each way of predicting, and the learned noise."""
+
+    def make() -> Document:
+        judged = evaluate(run.net, run.data, part, samples, run.config.seed, progress)
+        ratios = {name: p.sigma / p.mean for name, p in posterior(run.net).items()}
+        return {
+            "split": part,
+            "samples": samples,
+            "step": run.step,
+            "data": run.data.name,
+            "classes": list(run.data.classes),
+            **as_json(judged),
+            "sigma_over_s": {name: ratio.mean().item() for name, ratio in ratios.items()},
+            "channels": {name: ratio.flatten().tolist() for name, ratio in ratios.items()},
+        }
+
+    return stored(run, evaluation_name(part), {"samples": samples}, make)
+
+
+def evaluation_work(run: Trained, part: str, samples: int) -> int:
+    """Images that an evaluation predicts, counted once for every way of predicting."""
+    images = len(run.data.part(part)) + (len(run.data.val) if part != "val" else 0)
+    return images * len(ways(run.net, run.data, samples))
+
+
+def certainty(run: Trained, samples: int = 30) -> Document:
+    """The most and the least certain test images."""
+    return stored(run, "examples-test.json", {}, lambda: examples(run.net, run.data, samples))
+
+
+def robustness(run: Trained, limit: int | None = ROBUSTNESS, progress: Progress = lambda n: None) -> Document:
+    """Single-pass metrics under Gaussian noise and under the gradient-sign attack, of the first test images.
+
+    Arguments:
+        limit: how many of them; None: all.
+    """
+    count = len(run.data.test) if limit is None else min(limit, len(run.data.test))
+
+    def make() -> Document:
+        noise = noise_curve(run.net, run.data, "test", NOISE, progress=progress, limit=limit)
+        attack = attack_curve(run.net, run.data, "test", ATTACK, progress=progress, limit=limit)
+        return {"noise": curve_as_json(noise), "attack": curve_as_json(attack)}
+
+    return stored(run, "robustness-test.json", {"count": count}, make)
+
+
+def curve_as_json(curve: Any) -> list[dict[str, float | None]]:
+    """A robustness curve for a file."""
+    return [
+        {
+            "strength": strength,
+            "accuracy": found.accuracy,
+            "nll": found.nll if math.isfinite(found.nll) else None,
+            "ece": found.ece,
+        }
+        for strength, found in curve
+    ]
+
+
+def evaluation_name(part: str) -> str:
+    """File of an evaluation."""
+    return f"evaluation-{part}.json"
+
+
+def stored_evaluation(folder: RunFolder, part: str) -> Document:
+    """What was measured before."""
+    stored = folder.read(evaluation_name(part))
+    if stored is None or stored.get("version") != VERSION:
+        why = "was not evaluated" if stored is None else "was evaluated by another version of bayesnorm"
+        raise RunError(f"{folder.path} {why}: `bayesnorm eval {folder.path} --split {part}` does it")
+    return stored
+
+
+def stored(run: Trained, name: str, settings: Document, make: Callable[[], Document]) -> Document:
+    """The document of that name if it was made of this very network with these settings, else made and stored."""
+    key = {"version": VERSION, "network": digest(run.net.state_dict()), **settings}
+    stored = run.folder.read(name)
+    if stored is not None and all(stored.get(field) == value for field, value in key.items()):
+        return stored
+    with numerics(run.config, run.data.device):
+        document = {**key, **make()}
+    try:
+        run.folder.write(name, document)
+    except RunError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        warnings.warn(f"{run.folder.path} may not be written: {name} is not stored", stacklevel=3)
+    return document

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bayesnorm
+from bayesnorm.evaluate import fit_inflation
 from bayesnorm.train import load
 from bayesnorm.train.environment import environment
 
@@ -57,6 +58,9 @@ def measure(
     reference = drawn(many)
     spread = {n: statistics.fmean((drawn(n, key) - reference) ** 2 for key in range(KEYS)) ** 0.5 for n in (10, 30)}
     moments = nll(bayesnorm.predict(net, x, method="moments").log_probs, y)
+    val = data.standardized(data.val.images[:200])
+    inflation = fit_inflation(net, val)
+    fitted = nll(bayesnorm.predict(net, x, method="moments", inflation=inflation).log_probs, y)
     ways: dict[str, Callable[[], object]] = {
         "single": lambda: bayesnorm.predict(net, x, 0),
         "moments": lambda: bayesnorm.predict(net, x, method="moments"),
@@ -73,6 +77,8 @@ def measure(
         f"nll_mc{many}": round(reference, 5),
         "nll_moments": round(moments, 5),
         "error_moments": round(abs(moments - reference), 5),
+        "inflation_fitted": round(inflation, 3),
+        "error_moments_fitted": round(abs(fitted - reference), 5),
         "error_mc10": round(spread[10], 5),
         "error_mc30": round(spread[30], 5),
         "time_moments": round(took["moments"] / took["single"], 2),

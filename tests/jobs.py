@@ -18,6 +18,18 @@ def counts(name, emit, folder):
     Path(folder, name).write_text(f"{os.getpid()} {__import__('torch').get_num_threads()}")
 
 
+def alone(name, emit, folder):
+    """Tells whether another one was at work while it was."""
+    mine = Path(folder, f"{name}-busy")
+    mine.touch()
+    met = False
+    for _ in range(20):
+        met = met or any(path != mine for path in Path(folder).glob("*-busy"))
+        time.sleep(0.01)
+    Path(folder, name).write_text("beside another" if met else "alone")
+    mine.unlink()
+
+
 def fails(name, emit, folder):
     """One fails, the other works until it is told to stop."""
     if name == "bad":

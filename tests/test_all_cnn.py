@@ -96,6 +96,56 @@ def test_input_statistics_reach_the_first_layer() -> None:
     assert torch.equal(net.input_var, var)
 
 
+@pytest.mark.parametrize("norm", [None, "batch", "weight", "analytic"])
+def test_dropout_is_behind_the_strided_convolutions(norm: str | None) -> None:
+    net = all_cnn(norm=norm, width=0.1, dropout=0.3)
+    modules = list(net.features)
+    places = [index for index, module in enumerate(modules) if isinstance(module, nn.Dropout)]
+    assert [modules[index].p for index in places] == [0.3, 0.3]
+    for index in places:
+        strided = [module for module in modules[:index] if isinstance(module, nn.Conv2d)][-1]
+        assert strided.stride == (2, 2)
+        assert isinstance(modules[index - 1], nn.LeakyReLU), "behind the activation"
+    assert len(norm_layers(net)) == (9 if norm else 0)
+
+
+@pytest.mark.parametrize("norm", [None, "weight", "analytic"])
+@torch.no_grad()
+def test_in_evaluation_mode_dropout_changes_nothing(norm: str | None) -> None:
+    """Analytic norm alone knows of it, in both modes: it divides by the variance of what training sees."""
+    nets = {}
+    for dropout in (0.0, 0.2):
+        torch.manual_seed(4)
+        nets[dropout] = all_cnn(norm=norm, scale="point", width=0.1, dropout=dropout)
+    x = torch.randn(5, 3, 32, 32)
+    plain, net = nets[0.0].eval()(x), nets[0.2].eval()
+    assert torch.equal(net(x), plain) == (norm != "analytic")
+    assert torch.equal(net(x), net(x)), "nothing is dropped"
+    assert not torch.equal(net.train()(x), net(x))
+
+
+@torch.no_grad()
+def test_half_of_the_values_are_dropped_and_the_mean_is_kept() -> None:
+    torch.manual_seed(0)
+    net = AllCNN(width=0.5, dropout=0.5).train()
+    seen: list[tuple[Tensor, Tensor]] = []
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.register_forward_hook(lambda module, args, out: seen.append((args[0].clone(), out)))
+    net(torch.randn(8, 3, 32, 32))
+    assert [tuple(before.shape[1:]) for before, _ in seen] == [(48, 13, 13), (96, 4, 4)]
+    for before, after in seen:
+        kept = after != 0
+        assert abs(kept.double().mean().item() - 0.5) < 5 * 0.5 / kept.numel() ** 0.5
+        torch.testing.assert_close(after[kept], 2 * before[kept])
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_a_probability_that_is_none_is_refused(dropout: float) -> None:
+    with pytest.raises(ValueError, match=f"dropout={dropout}: must be at least 0 and below 1"):
+        all_cnn(dropout=dropout)
+
+
 @pytest.mark.parametrize("arguments", [{"padding": "full"}, {"width": 0.0}, {"norm": "layer"}, {"scale": "none"}])
 def test_errors_name_the_value(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(arguments))):

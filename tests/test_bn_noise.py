@@ -171,8 +171,8 @@ def test_u_and_v_are_those_of_the_definition() -> None:
     net = deep()
     measured = bn_noise.measure(net, iter(images()))
     responses = torch.stack([net[0](x) for x in images()]).double().detach()
-    mu, sigma = responses.mean((0, 1, 3, 4)), responses.var((0, 1, 3, 4), correction=0).sqrt()
-    batch_mean, batch_var = responses.mean((1, 3, 4)), responses.var((1, 3, 4), correction=0)
+    mu, sigma = responses.mean((0, 1, 3, 4)), (responses.var((0, 1, 3, 4), correction=0) + net[1].eps).sqrt()
+    batch_mean, batch_var = responses.mean((1, 3, 4)), responses.var((1, 3, 4), correction=0) + net[1].eps
     torch.testing.assert_close(measured["1"].u, sigma / batch_var.sqrt())
     torch.testing.assert_close(measured["1"].v, (mu - batch_mean) / sigma, rtol=1e-5, atol=1e-7)
     assert [m.n for m in measured.values()] == [6 * 36, 6 * 16, 6]
@@ -216,6 +216,41 @@ def test_measuring_changes_nothing(converted: bool, fails: bool) -> None:
     assert not any(module._forward_pre_hooks for module in bn_noise._batch_norms(net).values())
 
 
+@pytest.mark.parametrize("how", ["torch", "converted"])
+def test_u_and_v_are_those_that_training_applies(how: str) -> None:
+    """``((x - mu) / sigma + V) U`` is what batch norm computes, with an eps that is not small beside the variances.
+
+    Also with weights that do not have the length at which a network was converted.
+    """
+    net = independent("linear")
+    net[1].eps = 0.3
+    with torch.no_grad():
+        net[0].weight.mul_(0.1)
+        net[1].weight.fill_(1.0)
+        net[1].bias.zero_()
+    name, batch = "1", batches("linear", 4)
+    responses = torch.stack([net[0](x) for x in batch]).double().detach()
+    if how == "converted":
+        net, name = bayesnorm.convert(net, norm="batch", scale="point"), "0"
+        with torch.no_grad():
+            net[0].weight.mul_(7.0)
+    found = bn_noise.measure(net, batch)[name]
+    mu, sigma = responses.mean((0, 1)), (responses.var((0, 1), correction=0) + 0.3).sqrt()
+    rebuilt = ((responses - mu) / sigma + found.v[:, None]) * found.u[:, None]
+    with torch.no_grad():
+        trained = torch.stack([net.train()(x) for x in batch]).double()
+    torch.testing.assert_close(rebuilt, trained, rtol=1e-4, atol=1e-5)
+
+
+def test_a_channel_that_is_constant_in_one_batch_has_the_u_that_eps_allows() -> None:
+    given = [torch.randn(8, 2, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    given[1][:, 0] = 0.5
+    norm = nn.BatchNorm1d(2)
+    found = bn_noise.measure(nn.Sequential(norm), given)["0"]
+    spread = torch.stack(given).double().var((0, 1), correction=0)[0]
+    assert float(found.u[1, 0]) == pytest.approx(float((1 + spread / norm.eps).sqrt()), rel=1e-6)
+
+
 def test_a_dead_channel_has_finite_noise() -> None:
     net = independent("linear")
     with torch.no_grad():
@@ -223,6 +258,8 @@ def test_a_dead_channel_has_finite_noise() -> None:
     measured = bn_noise.measure(net, batches("linear", 3))["1"]
     assert measured.sigma_u.isfinite().all()
     assert measured.sigma_v.isfinite().all()
+    assert torch.equal(measured.u[:, 2], torch.ones(3, dtype=torch.float64)), "batch norm leaves it as it is"
+    assert torch.equal(measured.v[:, 2], torch.zeros(3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("norm", ["weight", "analytic", "batch"])

@@ -22,7 +22,7 @@ def scaled(y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
 
 
 class _Scaled(torch.autograd.Function):
-    """The gradient of the factor is reduced a few samples at a time."""
+    """On a CPU, the gradient of the factor is reduced a few samples at a time."""
 
     generate_vmap_rule = True
 
@@ -47,7 +47,12 @@ class _Scaled(torch.autograd.Function):
 
 
 def _product_sum(a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
-    """``(a * b).sum_to_size(shape)`` without a temporary of that size; the batch axis stays."""
+    """``(a * b).sum_to_size(shape)``; the batch axis stays.
+
+    On a CPU without a temporary of that size. On a GPU the launches of many small sums would cost more than it does.
+    """
+    if a.is_cuda:
+        return (a * b).sum_to_size(shape)
     samples = max(1, CHUNK // max(1, a.shape[1:].numel()))
     rest = shape[1:]
     parts = [(x * y).sum_to_size((len(x), *rest)) for x, y in zip(a.split(samples), b.split(samples), strict=True)]

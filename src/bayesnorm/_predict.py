@@ -69,7 +69,7 @@ def predict(
             follows from the posterior by linearization, at the cost of a few single passes; ``samples``, ``shared``
             and ``generator`` do not matter then. For outputs ``(N, classes)``.
         inflation: with ``"moments"``, factor on the covariance for the scales of early layers, which are not
-            differentiated; None: estimated from the posterior.
+            differentiated; None: estimated from the posterior. ``evaluate.fit_inflation`` measures it.
         first: number of the first input, where ``x`` is a part of a larger set that is predicted piece by piece.
 
     >>> import bayesnorm
@@ -86,8 +86,8 @@ def predict(
         raise ValueError(f"predict: x of shape {tuple(x.shape)} holds no input: pass at least one")
     if method not in ("draws", "moments"):
         raise ValueError(f"method={method!r}: choose 'draws' or 'moments'")
-    if inflation is not None and not inflation >= 1:
-        raise ValueError(f"inflation={inflation}: must be at least 1")
+    if inflation is not None and not 0 < inflation < math.inf:
+        raise ValueError(f"inflation={inflation}: must be positive and finite")
     if max_rows is not None and max_rows < 1:
         raise ValueError(f"max_rows={max_rows}: must be at least 1")
     rows = max_rows if max_rows is not None else _affordable_rows(net, x)

@@ -24,6 +24,7 @@ from bayesnorm.train.run_folder import RunFolder
 QUICK = ["--width", "0.0625", "--batch", "256", "--epochs", "2", "--train-eval", "0", "--device", "cpu"]
 GIVEN = [*QUICK, "--lr", "0.02", "--samples", "12"]
 DEFAULT = Path("runs/digits-analytic+projection+bayes-seed0")
+WAYS = ["single", "moments", "MC-10", "MC-12"]
 
 
 @pytest.fixture
@@ -88,15 +89,16 @@ def test_train_shows_and_keeps_everything(bayesnorm_):
     assert re.fullmatch(r"epoch 1/2 loss \d+\.\d{4} \| val \d+\.\d\d %, NLL \d+\.\d{4}", lines[1])
     assert lines[2].startswith("epoch 2/2")
     words = out.split()
-    for name in ("accuracy", "NLL", "NLL-10", "NLL-12", "ECE", "ECE-12", "analytic+projection+bayes"):
+    for name in ("accuracy", "NLL", "NLL/T", "T", "Brier", "ECE", "AURC", "analytic+projection+bayes"):
         assert name in words
+    assert [word for word in words if word in ("single", "moments", "MC-10", "MC-12")] == WAYS
     assert "digits, test, 359 targets, step 12" in out
     assert "learned sigma/s per layer" in out
     names = {"config.json", "metrics.jsonl", "events.jsonl", "result.json", "checkpoints", "evaluation-test.json"}
     assert names <= {path.name for path in DEFAULT.iterdir()}
     assert json.loads((DEFAULT / "result.json").read_text())["state"] == "finished"
     metrics = json.loads((DEFAULT / "evaluation-test.json").read_text())["metrics"]
-    assert set(metrics) == {"single", "mc10", "mc12"}
+    assert set(metrics) == {"single", "moments", "mc10", "mc12"}
     assert f"{100 * metrics['single']['accuracy']:.2f} %" in out
     assert f"{metrics['mc12']['nll']:.4f}" in out
 
@@ -129,6 +131,18 @@ def test_a_run_is_not_overwritten_and_resume_does_nothing_on_a_finished_one(ther
         assert "epoch" not in out
         assert "accuracy" in out
     assert {path.name: path.read_bytes() for path in there.glob("*.json")} == before
+
+
+def test_resume_evaluates_a_finished_run_whose_evaluation_is_of_an_earlier_step(there, bayesnorm_):
+    path = there / "evaluation-test.json"
+    before = path.read_bytes()
+    document = RunFolder(there).read(path.name)
+    RunFolder(there).write(path.name, {**document, "step": 6, "network": "as it was then"})
+    status, out, err = bayesnorm_("train", "--out", DEFAULT, "--resume", "--samples", "12")
+    assert (status, err) == (0, "")
+    assert "epoch" not in out
+    assert "step 12" in out
+    assert path.read_bytes() == before
 
 
 def test_resume_with_other_settings_is_refused(there, bayesnorm_):
@@ -210,8 +224,8 @@ def test_eval_measures_once(there, bayesnorm_, monkeypatch):
     status, out, err = bayesnorm_("eval", DEFAULT, "--samples", "3", "--split", "val")
     assert (status, err) == (0, "")
     assert "digits, val, 144 targets, step 12" in out
-    assert "NLL-3" in out
-    monkeypatch.setattr("bayesnorm.cli.evaluate.measure", lambda *args: pytest.fail("measured again"))
+    assert {"single", "moments", "MC-3"} <= set(out.split())
+    monkeypatch.setattr("bayesnorm.train.documents.evaluate", lambda *args: pytest.fail("measured again"))
     assert bayesnorm_("eval", DEFAULT, "--samples", "3", "--split", "val")[:2] == (0, out)
     assert bayesnorm_("eval", DEFAULT, "--samples", "12")[0] == 0, "as train left it"
 
@@ -254,6 +268,13 @@ def test_runs_is_a_table(there, bayesnorm_):
     assert f"{history[-1]['val_nll']:.4f}" in text
     test = json.loads((there / "evaluation-test.json").read_text())["metrics"]
     assert f"{test['mc12']['nll']:.4f}" in text
+
+
+def test_runs_of_a_network_that_draws_nothing_have_no_monte_carlo(there, bayesnorm_):
+    stored = json.loads((there / "evaluation-test.json").read_text())
+    single = {"single": stored["metrics"]["single"]}
+    RunFolder(there).write("evaluation-test.json", {**stored, "metrics": single, "samples": 0})
+    assert "- finished" in " ".join(bayesnorm_("runs")[1].split())
 
 
 def test_a_run_that_is_being_written_is_running(there, bayesnorm_):
@@ -340,8 +361,8 @@ def test_demo_trains_compares_and_draws(bayesnorm_, small_demo, monkeypatch):
         assert f"{method}: learning rate" in out
         assert RunFolder(Path("runs/demo") / method).result()["state"] == "finished"
     assert "scikit-learn's digits, test set of 359 images" in out
-    for column in ("accuracy", "NLL-10", "NLL-30", "ECE"):
-        assert column in out.split()
+    for word in ("accuracy", "NLL", "NLL/T", "ECE", "moments", "MC-10", "MC-30"):
+        assert word in out.split()
     assert "learned sigma/s per layer" in out
     files = re.search(r"runs in runs/demo, figures: (.*)", out).group(1).split(", ")
     assert {Path(name).stem for name in files} == {"training", "sigma"}
@@ -351,6 +372,30 @@ def test_demo_trains_compares_and_draws(bayesnorm_, small_demo, monkeypatch):
     status, again, _ = bayesnorm_("demo", "--epochs", "1", "--lr-trials", "2")
     assert status == 0
     assert again == table, "finished, it shows the table"
+
+
+def test_demo_with_baselines_has_a_row_for_each(bayesnorm_, small_demo, monkeypatch):
+    monkeypatch.setattr("bayesnorm.cli.demo.TABLE", ("none", "batch", "analytic+projection+bayes"))
+    monkeypatch.setattr("bayesnorm.cli.demo.SAMPLES", 3)
+    monkeypatch.setattr("bayesnorm.evaluate.comparison.MEASURED", 4)
+    options = ["demo", "--baselines", "--epochs", "2", "--lr-trials", "1", "--seed", "1"]
+    status, out, err = bayesnorm_(*options)
+    assert (status, err) == (0, "")
+    table = out[out.index("scikit-learn's") : out.index("learned sigma/s")]
+    rows = [line.split() for line in table.splitlines() if "%" in line]
+    assert [" ".join(words[: words.index("%") - 1]) for words in rows] == [
+        *("none single", "batch single", "MC-BN", "SBN", "SBN chi"),
+        *("analytic+projection+bayes single", "moments", "MC-3"),
+        *("none+dropout single", "MC-drop", "5 x batch ensemble"),
+    ]
+    assert not any("-" in words for words in rows), "all of them have a temperature"
+    runs = {path.name for path in Path("runs/demo").iterdir() if path.is_dir()}
+    members = {f"batch-seed{seed}" for seed in (2, 3, 4, 5)}
+    assert runs == {"none", "batch", "analytic+projection+bayes", "none+dropout", *members}
+    lrs = {RunFolder(Path("runs/demo") / name).result()["lr"] for name in ("batch", *members)}
+    assert len(lrs) == 1, "the members take the learning rate that was found"
+    monkeypatch.setattr("bayesnorm.train.trainer.Trainer.step", lambda *args: pytest.fail("trained again"))
+    assert bayesnorm_(*options)[1].startswith(table), "finished, it shows the table"
 
 
 def test_demo_of_other_epochs_does_not_mix(bayesnorm_, small_demo):
@@ -376,6 +421,8 @@ def test_demo_of_other_epochs_does_not_mix(bayesnorm_, small_demo):
         (["train", "--data", "cifar10"], 1, "--data cifar10 needs --dir"),
         (["train", "--data", "folder", "--dir", "nowhere"], 1, "nowhere: no such folder"),
         (["train", "--norm", "none", "--scale", "bayes"], 1, "--scale bayes needs a norm"),
+        (["train", "--dropout", "1"], 1, "dropout=1.0: must be at least 0 and below 1"),
+        (["train", "--model", "resnet18", "--dropout", "0.5"], 1, "--dropout 0.5 is for --model all-cnn"),
         (["train", "--model", "cell-net"], 1, "--model cell-net does not fit --data digits"),
         (["train", "--padding", "valid", "--model", "all-cnn"], 1, "--padding same"),
         (["train", "--batch", "100000", "--lr", "1"], 1, "batch=100000: choose 1 to 1294"),

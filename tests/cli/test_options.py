@@ -66,7 +66,7 @@ def test_help_says_the_default_by_data_set(capsys, monkeypatch):
     text = words(shown(capsys, monkeypatch, 400, "train"))
     epochs = ", ".join(f"{data}: {values['epochs']}" for data, values in DEFAULTS.items())
     assert f"[default: {epochs}]" in text
-    assert "[default: digits: 0.125, strokes: 0.125, others: 1.0]" in text
+    assert "[default: digits: 0.125, strokes: 0.5, others: 1.0]" in text
     assert "[default: auto]" in text
     assert "[default: yes]" in text
 

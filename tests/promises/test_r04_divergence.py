@@ -1,6 +1,7 @@
 """R4: a loss or gradient that is not finite stops before the step, and is explained."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -150,7 +151,26 @@ def test_the_command_has_its_own_exit_code(command: Commands, tmp_path: Path, no
     again = command(*diverging, "--resume")
     assert (again.status, "diverged at step 1" in again.error) == (3, True)
     assert {name: digest for name, digest in tree(folder).items() if name != "events.jsonl"} == before
-    assert command("eval", folder, "--samples", "0").status == 0, "the last good checkpoint can still be used"
+    evaluated = command("eval", folder, "--samples", "0")
+    assert (evaluated.status, "359 predictions are NaN" in evaluated.error) == (1, True), "no number stands for that"
+    assert {name: digest for name, digest in tree(folder).items() if name != "events.jsonl"} == before
+
+
+@pytest.mark.parametrize(("norm", "lr"), [("none", "3"), ("weight", "30")])
+def test_the_last_good_checkpoint_can_still_be_used(command: Commands, tmp_path: Path, norm: str, lr: str) -> None:
+    """Learning rates at which the gradient overflows while the loss is still a number."""
+    folder = tmp_path / "run"
+    more = ["--norm", norm, "--scale", "point", "--lr", lr, "--checkpoint-steps", "2", "--out", folder]
+    assert command(*TRAIN, *more).status == 3
+    done = command("eval", folder, "--samples", "0")
+    assert (done.status, done.err) == (0, "")
+    assert f"step {_step_of(folder)}:" in done.out
+    found = json.loads((folder / "evaluation-test.json").read_text())["metrics"]["single"]
+    assert found["nll"] > 2, "a number, of a network that has learned nothing"
+
+
+def _step_of(folder: Path) -> int:
+    return int(json.loads(checkpoints(folder)[-1].read_text())["step"])
 
 
 def test_a_search_in_which_everything_diverges(command: Commands, tmp_path: Path) -> None:

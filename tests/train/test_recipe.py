@@ -40,7 +40,7 @@ def outputs(net, images):
         ("digits", {"model": "all-cnn", "width": 0.125, "padding": "same"}, {"epochs": 50}),
         ("cifar10", {"model": "all-cnn"}, {"epochs": 1200}),
         ("cells", {"model": "cell-net"}, {"epochs": 3000, "optimizer": "adam", "kl_factor": 0.1, "batch": 2}),
-        ("strokes", {"model": "cell-net", "width": 0.125}, {"epochs": 30, "optimizer": "adam", "batch": 4}),
+        ("strokes", {"model": "cell-net", "width": 0.5}, {"epochs": 30, "optimizer": "adam", "batch": 2, "clip": 1.0}),
         ("folder", {"padding": "same"}, {"epochs": 100}),
     ],
 )
@@ -85,6 +85,26 @@ def test_an_unknown_setting_is_named():
         resolve({"data": "digits", "colour": 1})
 
 
+def test_dropout_reaches_the_network():
+    data = made_up()
+    for dropout, count in ((0.0, 0), (0.4, 2)):
+        net = Recipe(norm="weight", dropout=dropout, **SMALL).build(data, 0)
+        assert [module.p for module in net.modules() if isinstance(module, nn.Dropout)] == count * [dropout]
+
+
+def test_dropout_is_off_unless_it_is_asked_for():
+    assert all("dropout" not in values for values in DEFAULTS.values())
+    assert Recipe().dropout == 0.0
+    assert resolve({"dropout": 0.5})[0]["dropout"] == 0.5
+
+
+@pytest.mark.parametrize(("model", "pixels"), [("resnet18", False), ("cell-net", True), (None, True)])
+def test_dropout_of_a_network_that_has_none_is_refused(model, pixels):
+    recipe = Recipe(data="strokes" if pixels else "digits", model=model, dropout=0.5)
+    with pytest.raises(ValueError, match=r"--dropout 0\.5 is for --model all-cnn, this is (resnet18|cell-net)"):
+        recipe.build(made_up(pixels=pixels), 0)
+
+
 def test_a_recipe_survives_json():
     for recipe in (
         Recipe(),
@@ -113,6 +133,9 @@ def test_a_recipe_survives_json():
         ({"norm": "none", "scale": "bayes"}, "--scale bayes needs a norm"),
         ({"norm": "none", "scale": "noise"}, "--scale noise needs a norm"),
         ({"sigma_u": -1.0}, r"sigma_u=-1\.0: must be a number, not negative"),
+        ({"dropout": 1.0}, r"dropout=1\.0: must be at least 0 and below 1"),
+        ({"dropout": -0.5}, r"dropout=-0\.5: must be at least 0 and below 1"),
+        ({"dropout": float("nan")}, r"dropout=nan: must be at least 0 and below 1"),
         (
             {"scale": "noise", "sigma_u": [0.1, -0.2]},
             r"sigma_u=\[0\.1, -0\.2\]: must be numbers, none of them negative",

@@ -27,6 +27,17 @@ def test_each_has_a_process_of_one_thread_and_its_events_come_here(tmp_path):
     assert seen == 3 * [Started(None, 0.5, 0, 0, 1, 1)], "the network does not travel"
 
 
+def test_one_at_a_time_if_that_is_asked_for(tmp_path):
+    """Two are the default: below, one waits for the other."""
+    side_by_side(["a", "b"], jobs.alone, (tmp_path,), quiet("a", "b"), at_once=1)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "alone", "b": "alone"}
+
+
+def test_nothing_to_do_is_nothing_done(tmp_path):
+    assert side_by_side([], jobs.counts, (tmp_path,), {}) is None
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_error_ends_all_after_they_have_saved(tmp_path):
     with pytest.raises(BayesnormError, match="bad: diverged at step 3") as caught:
         side_by_side(["good", "bad", "never"], jobs.fails, (tmp_path,), quiet("good", "bad", "never"))

@@ -91,9 +91,9 @@ def _baselines(screen: Console, jobs: dict[str, Job]) -> Rows:
     nets = [first.net, *[load(job.path).net for job in more.values()]]
     dropped = load(jobs[DROPPED].path)
     return {
-        "batch": _measures(of_batch_norm(first.net, first.data, first.config.batch, SAMPLES)),
-        DROPPED: _measures(of_dropout(dropped.net, dropped.data, SAMPLES)),
-        f"{MEMBERS} x batch": _measures(of_ensemble(nets, first.data)),
+        "batch": _measures(of_batch_norm(first.net, first.data, first.config.batch, SAMPLES, first.config.seed)),
+        DROPPED: _measures(of_dropout(dropped.net, dropped.data, SAMPLES, dropped.config.seed)),
+        f"{MEMBERS} x batch": _measures(of_ensemble(nets, first.data, seed=first.config.seed)),
     }
 
 

@@ -16,7 +16,7 @@ from ..report.figures import figures_of
 from ..report.page import page
 from ..report.summary import read
 from ..train import load
-from ..train.documents import Trained, certainty, evaluation, robustness
+from ..train.documents import ROBUSTNESS, Trained, certainty, evaluation, robustness
 from ..train.run_folder import RunFolder
 from .options import Debug, Device, Dir
 from .tables import console
@@ -42,16 +42,16 @@ def report(
         raise ValueError(f"--out {out}: give a file that ends with .html")
     screen, place = console(), choose_device(device)
     names = _names(runs)
+    made = {path: name for path, name in names.items() if RunFolder(path).about()["recipe"]}
     columns = (TextColumn("{task.description}"), BarColumn(None))
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task("", total=3 * len(runs))
-        for path, name in names.items():
-            if RunFolder(path).about()["recipe"]:  # a network of one's own has what was stored
+        task = bar.add_task("", total=3 * len(made))
+        for path, name in made.items():  # a network of one's own has what was stored
 
-                def tell(what: str, name: str = name) -> None:
-                    bar.update(task, description=f"{what} {name}", advance=1)
+            def tell(what: str, name: str = name) -> None:
+                bar.update(task, description=f"{what} {name}", advance=1)
 
-                _measure(path, directory, place, samples, tell)
+            _measure(path, directory, place, samples, tell)
     summaries = [read(path, name) for path, name in names.items()]
     replace(out, page(summaries, "bayesnorm report").encode())
     folder = out.with_name(f"{out.stem}-figures")
@@ -63,19 +63,22 @@ def _measure(path: Path, directory: str | None, place: torch.device, samples: in
     """Make the documents that are missing."""
     found = load(path, directory, place)
     run = Trained(found.folder, found.net, found.data, found.config, found.step)
-    stored = found.folder.read("evaluation-test.json") or {}
+    judged, disturbed = (found.folder.read(f"{name}-test.json") or {} for name in ("evaluation", "robustness"))
     tell("evaluating")
-    evaluation(run, "test", stored.get("samples", samples))
+    evaluation(run, "test", judged.get("samples", samples))
     tell("looking for examples of")
     certainty(run, samples)
     tell("disturbing the images of")
-    robustness(run)
+    robustness(run, disturbed.get("count", ROBUSTNESS))
 
 
 def _names(runs: list[Path]) -> dict[Path, str]:
     """Short names: the last part of a path that tells them apart."""
-    for depth in range(1, 1 + max(len(path.absolute().parts) for path in runs)):
-        names = {path: "/".join(path.absolute().parts[-depth:]) for path in runs}
-        if len(set(names.values())) == len(runs):
-            return names
-    raise RunError("a run was named twice: name each once")
+    places = [path.resolve() for path in runs]
+    twice = next((path for path, place in zip(runs, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise RunError(f"{twice} was named twice: name each run once")
+    depth = 1
+    while len({place.parts[-depth:] for place in places}) < len(places):
+        depth += 1
+    return {path: "/".join(place.parts[-depth:]) for path, place in zip(runs, places, strict=True)}

@@ -23,6 +23,7 @@ class Choice(enum.StrEnum):
     """Presets."""
 
     smoke = "smoke"
+    digits = "digits"
     short = "short"
     paper = "paper"
 
@@ -72,6 +73,8 @@ def reproduce_(
 
     at_once = processes or (1 if place.type == "cuda" else 2)
     lab = Lab(folder, PRESETS[preset.value], show, directory, cells, str(place), at_once)
+    if any(EXHIBITS[name].cells for name in chosen):
+        lab.place(cells=True)
     lab.complete([run for name in chosen for run in EXHIBITS[name].wanted(lab.preset)])
     for name in chosen:
         _compare(screen, reproduce(EXHIBITS[name], lab))
@@ -90,7 +93,10 @@ def _list(screen: Console) -> None:
 
 def _compare(screen: Console, document: dict[str, Any]) -> None:
     """Measured numbers beside those of the paper."""
-    table = new_table(f"{document['id']}: {document['title']} ({document['preset']})")
+    title = f"{document['id']}: {document['title']} ({document['preset']})"
+    # Not as the table's own title, which is broken into lines as narrow as the table.
+    screen.print(title, style="italic", highlight=False, soft_wrap=True)
+    table = new_table()
     table.add_column("", no_wrap=True)
     table.add_column("measured", justify="right", no_wrap=True)
     table.add_column("paper", justify="right")

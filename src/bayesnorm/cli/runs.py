@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import RunError
+from ..evaluate.evaluation import draws_of
 from ..train.methods import method_name
 from ..train.run_folder import RunFolder
 from .options import Debug
@@ -63,11 +64,11 @@ def row(path: Path, base: Path) -> list[str]:
 def _scores(history: list[dict[str, Any]], test: dict[str, Any] | None) -> list[str]:
     if test is not None:
         ways = test["metrics"]
-        most = max((way for way in ways if way != "single"), key=lambda way: int(way[2:]), default=None)
+        most = max(ways, key=draws_of)
         return [
             f"{100 * ways['single']['accuracy']:.2f} %",
             _number(ways["single"]["nll"]),
-            _number(ways[most]["nll"]) if most else "-",
+            _number(ways[most]["nll"]) if draws_of(most) else "-",
         ]
     if history:
         return [f"(val) {100 * history[-1]['val_accuracy']:.2f} %", f"(val) {_number(history[-1]['val_nll'])}", "-"]

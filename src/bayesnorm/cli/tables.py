@@ -22,16 +22,18 @@ def console() -> Console:
 
 def new_table(title: str | None = None) -> Table:
     """A table in the style of all of them, narrow enough for 80 columns."""
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
 
 
+HUGE = 1e4
+"""From here on, as of a network that has diverged, a number is written with an exponent."""
 COLUMNS: dict[str, tuple[str, str]] = {
     "accuracy": ("accuracy", "{:.2%}"),
     "nll": ("NLL", "{:.4f}"),
     "calibrated_nll": ("NLL/T", "{:.4f}"),
     "temperature": ("T", "{:.2f}"),
-    "brier": ("Brier", "{:.4f}"),
-    "ece": ("ECE", "{:.4f}"),
+    "brier": ("Brier", "{:.3f}"),
+    "ece": ("ECE", "{:.3f}"),
     "aurc": ("AURC", "{:.4f}"),
 }
 """Measures that are shown, with title and format; the rest is in the file."""
@@ -79,7 +81,7 @@ def _best(values: Sequence[float | None], name: str) -> float | None:
 def _shown(value: float | None, name: str, best: float | None) -> str:
     if value is None:
         return "-"
-    text = COLUMNS[name][1].format(value).replace("%", " %")
+    text = COLUMNS[name][1].format(value).replace("%", " %") if value < HUGE else f"{value:.1e}"
     return f"[bold]{text}[/bold]" if value == best else text
 
 

@@ -10,12 +10,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ..errors import RunError
 from ..report import curves
 from ..report.drawing import save
 from ..train import Config, Recipe, find_lr, fit
 from ..train._load import recipe_of
-from ..train.documents import Trained, stored_evaluation
+from ..train.documents import Trained, final_evaluation
 from ..train.events import Callback
 from ..train.methods import method_name
 from ..train.recipe import prepare, resolve
@@ -105,11 +104,8 @@ def _is_done(folder: RunFolder, recipe: Recipe, config: Config, screen: Console)
     if is_distributed():
         return False
     result = folder.finished({"config": config.as_dict(), "recipe": recipe.as_dict()})
-    if result is None:
-        return False
-    try:
-        stored = stored_evaluation(folder, "test")
-    except RunError:
+    stored = None if result is None else final_evaluation(folder, result)
+    if stored is None:
         return False
     show(screen, folder, stored)
     return True

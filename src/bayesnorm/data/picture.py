@@ -18,10 +18,10 @@ LARGEST = 128
 def pictures(data: Data, images: Tensor) -> list[str]:
     """PNG files, in base64, of images ``(N, C, H, W)`` in the units of the data set: grey, or RGB for three channels.
 
-    The range of the training images is that from black to white.
+    Bytes are shown as they are; otherwise the range of the training images is that from black to white.
     """
-    some = data.train.images[:256].float()
-    low, high = (0.0, 255.0) if data.train.images.dtype == torch.uint8 else (some.min().item(), some.max().item())
+    known = data.train.images
+    low, high = (0.0, 255.0) if known.dtype == torch.uint8 else [value.item() for value in known.aminmax()]
     values = (images.float() - low) / max(high - low, 1e-12)
     return [encoded(image) for image in (values if images.size(1) == 3 else values.mean(1, keepdim=True))]
 
@@ -36,7 +36,8 @@ def encoded(image: Tensor) -> str:
 
     longer = max(image.shape[1:])
     if longer > LARGEST:
-        image = F.interpolate(image[None].float(), scale_factor=LARGEST / longer, mode="area")[0]
+        size = [max(1, round(side * LARGEST / longer)) for side in image.shape[1:]]
+        image = F.interpolate(image[None].float(), size, mode="area")[0]
     pixels = (255 * image.clamp(0, 1)).round().to(torch.uint8).permute(1, 2, 0).squeeze(2).cpu()
     buffer = io.BytesIO()
     Image.fromarray(pixels.contiguous().numpy()).save(buffer, "PNG")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ def evaluate(
         calibrate: fit a temperature on the validation split, for the calibrated figures.
     """
 
-    def pieces(name: str, way: str) -> Iterator[Predicted]:
+    def pieces(way: str, name: str) -> Iterator[Predicted]:
         done = 0
         for images, targets in images_of(data, name, seed):
             found = predicted_by(way, net, images, done)
@@ -49,8 +50,7 @@ def evaluate(
             done += len(images)
             progress(len(images))
 
-    found = ways(net, data, samples)
-    return {way: judge(lambda name, way=way: pieces(name, way), part, calibrate) for way in found}  # type: ignore[misc]
+    return {way: judge(partial(pieces, way), part, calibrate) for way in ways(net, data, samples)}
 
 
 def ways(net: nn.Module, data: Data, samples: int) -> list[str]:
@@ -110,17 +110,21 @@ def measures_as_json(measures: Measures) -> dict[str, float | None]:
 
 
 def measures_from_json(values: dict[str, Any]) -> Measures:
-    """The measures that ``as_json`` wrote; an NLL of null is infinite."""
+    """The measures that ``as_json`` wrote; an NLL of null is infinite, the calibrated one if there is a temperature."""
     known: dict[str, Any] = {name: values[name] for name in NAMES}
-    return Measures(**{**known, "nll": math.inf if known["nll"] is None else known["nll"]})
+    for name in ("nll", "calibrated_nll") if known["temperature"] is not None else ("nll",):
+        known[name] = math.inf if known[name] is None else known[name]
+    return Measures(**known)
 
 
 def curve_as_json(curve: Curve) -> dict[str, list[float | None]]:
-    """Coverage and risk, at most ``POINTS`` of them, evenly over the coverage."""
+    """Coverage and risk; of more than ``POINTS``, some evenly over the coverage, the first and the last among them."""
     coverage, risk = curve.coverage, curve.risk
-    wanted = torch.arange(1, POINTS + 1, dtype=torch.float64) / POINTS
-    chosen = torch.searchsorted(coverage, wanted).clamp(max=len(coverage) - 1).unique()
-    return {"coverage": _numbers(coverage[chosen]), "risk": _numbers(risk[chosen])}
+    if len(coverage) > POINTS:
+        wanted = torch.linspace(0, 1, POINTS, dtype=torch.float64)
+        chosen = torch.searchsorted(coverage, wanted).clamp(max=len(coverage) - 1).unique()
+        coverage, risk = coverage[chosen], risk[chosen]
+    return {"coverage": _numbers(coverage), "risk": _numbers(risk)}
 
 
 def _numbers(values: Tensor) -> list[float | None]:

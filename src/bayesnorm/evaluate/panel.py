@@ -17,7 +17,7 @@ from .selective import By, Curve, SelectiveTally
 RISK = 0.01
 """Error rate at which the coverage is reported."""
 FITTED = 1 << 21
-"""Most targets to which a temperature is fitted; of more, evenly spaced ones are taken."""
+"""Most targets to which a temperature is fitted; of more, every second, fourth, ... is taken."""
 
 Predicted = tuple[Tensor, Tensor | None, Tensor]
 """A piece of a split: log-probabilities ``(N, classes, *space)``, mutual information ``(N, *space)`` if there are
@@ -145,14 +145,23 @@ def judge(predicted: Callable[[str], Iterable[Predicted]], part: str = "test", c
 
 def _temperature(pieces: Iterable[Predicted]) -> float | None:
     """None where a target has probability 0: then no temperature helps."""
-    rows, classes = [], []
-    for log_probs, _, targets in pieces:
-        kept = (targets != IGNORE).flatten()
-        rows.append(log_probs.movedim(1, -1).flatten(0, -2)[kept])
-        classes.append(targets.flatten()[kept])
-    found, wanted = torch.cat(rows), torch.cat(classes)
-    apart = -(-len(found) // FITTED)
     try:
-        return fit_temperature(found[::apart], wanted[::apart])
+        return fit_temperature(*_thinned(pieces))
     except ValueError:
         return None
+
+
+def _thinned(pieces: Iterable[Predicted]) -> tuple[Tensor, Tensor]:
+    """Evenly spaced ones of the predictions ``(M, classes)`` that count, at most ``FITTED``, and their targets."""
+    rows: list[Tensor] = []
+    classes: list[Tensor] = []
+    apart, seen = 1, 0
+    for log_probs, _, targets in pieces:
+        kept = (targets != IGNORE).flatten().nonzero().squeeze(1)
+        chosen = kept[-seen % apart :: apart]
+        rows.append(log_probs.movedim(1, -1).flatten(0, -2)[chosen])
+        classes.append(targets.flatten()[chosen])
+        seen += len(kept)
+        while sum(map(len, rows)) > FITTED:
+            rows, classes, apart = [torch.cat(rows)[::2]], [torch.cat(classes)[::2]], 2 * apart
+    return torch.cat(rows), torch.cat(classes)

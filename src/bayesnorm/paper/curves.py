@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..report.drawing import (
@@ -73,37 +73,54 @@ def final_std(curve: Curve, name: str) -> float | None:
     return stds[-1] if stds and math.isfinite(stds[-1]) else None
 
 
-def lines(axes: Axes, curves: Mapping[str, Curve], name: str, shade: bool = True, **look: Any) -> list[Line2D]:
+def lines(
+    axes: Axes, curves: Mapping[str, Curve], name: str, shade: Collection[str] | None = None, **look: Any
+) -> list[Line2D]:
     """A running mean per method with the std of the iterates around it.
 
     Arguments:
         curves: by the label of the method.
         name: the quantity.
-        shade: draw the std.
+        shade: methods of which the std is drawn; None: all.
     """
     drawn = []
     for number, (label, curve) in enumerate(curves.items()):
         keep = finite if name == "val_accuracy" else positive
-        epochs = [float(epoch or 0) for epoch in curve["epoch"]]
+        epochs = _epochs(curve)
         means, stds = running([keep(value) for value in curve[name]], window_of(len(epochs)))
         every = max(1, len(epochs) // 8)
         drawn += axes.plot(epochs, means, label=shown(label), **{**look_of(number), "markevery": every, **look})
-        if shade:
+        if shade is None or label in shade:
             low = [keep(mean - std) for mean, std in zip(means, stds, strict=True)]
             high = [mean + std for mean, std in zip(means, stds, strict=True)]
             axes.fill_between(epochs, low, high, color=look_of(number)["color"], alpha=0.15, linewidth=0)
     return drawn
 
 
-def triangles(axes: Axes, curves: Mapping[str, Curve], labels: Sequence[str]) -> None:
-    """Training loss with the mean parameters, of some methods, as the paper marks it."""
+def dashed(axes: Axes, curves: Mapping[str, Curve], labels: Collection[str]) -> list[Line2D]:
+    """Training loss in evaluation mode, running mean, of some methods."""
+    drawn = []
     for number, (label, curve) in enumerate(curves.items()):
         if label in labels:
-            colour = look_of(number)["color"]
+            epochs = _epochs(curve)
+            means, _ = running([positive(value) for value in curve["train_eval_nll"]], window_of(len(epochs)))
+            drawn += axes.plot(epochs, means, color=look_of(number)["color"], linestyle=(0, (4, 2)))
+    return drawn
+
+
+def triangles(axes: Axes, curves: Mapping[str, Curve], labels: Collection[str]) -> list[Line2D]:
+    """Training loss with the mean parameters, of some methods, as the paper marks it."""
+    drawn = []
+    for number, (label, curve) in enumerate(curves.items()):
+        if label in labels:
             values = [positive(value) for value in curve["train_eval_nll"]]
-            every = max(1, len(values) // 15)
-            epochs = [float(epoch or 0) for epoch in curve["epoch"]]
-            axes.plot(epochs, values, "^", color=colour, markevery=every, markeredgecolor="white", markersize=7)
+            look: Any = {"markersize": 7, "markeredgecolor": "white", "markevery": max(1, len(values) // 15)}
+            drawn += axes.plot(_epochs(curve), values, "^", color=look_of(number)["color"], **look)
+    return drawn
+
+
+def _epochs(curve: Curve) -> list[float]:
+    return [float(epoch or 0) for epoch in curve["epoch"]]
 
 
 def finish(axes: Axes, label: str, title: str = "") -> None:

@@ -29,6 +29,7 @@ class Exhibit:
         wanted: runs that it needs.
         measure: looks at the finished runs; gives ``{"numbers": {...}, ...}``.
         draw: a figure of what was measured, and of nothing else.
+        cells: looks at the cell data although it wants no run on it.
     """
 
     id: str
@@ -38,3 +39,4 @@ class Exhibit:
     wanted: Callable[[Preset], Sequence[Wanted]]
     measure: Callable[[Lab], Measured]
     draw: Callable[[Measured], Figure]
+    cells: bool = False

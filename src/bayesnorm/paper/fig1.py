@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..report.drawing import legend, legend_rows, new_figure, styled
-from .curves import curve_of, final, finish, lines
+from .curves import curve_of, dashed, final, finish, lines
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .wanted import BATCH, Wanted
@@ -32,13 +32,11 @@ def measure(lab: Lab) -> Measured:
 def draw(measured: Measured) -> Figure:
     """Left: training loss, for BN in both modes; right: validation accuracy."""
     curves = measured["curves"]
-    figure = new_figure(10.0, 4.2 + 0.28 * legend_rows(curves, 10.0))
+    figure = new_figure(10.0, 4.2 + 0.28 * legend_rows([*curves, "BN Eval"], 10.0))
     with styled():
         left, right = figure.subplots(1, 2)
-        handles = lines(left, curves, "train_nll", shade=False)
-        bn = {label: curve if label == "BN" else {**curve, "train_eval_nll": []} for label, curve in curves.items()}
-        bn["standard"] = {name: [] for name in curves["standard"]}
-        (_, evaluated) = lines(left, bn, "train_eval_nll", shade=False, linestyle=(0, (4, 2)), marker="none")
+        handles = lines(left, curves, "train_nll", shade=())
+        (evaluated,) = dashed(left, curves, ["BN"])
         evaluated.set_label("BN Eval")
         lines(right, curves, "val_accuracy")
         finish(left, "training loss")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..report.drawing import legend, legend_rows, new_figure, styled
-from .curves import curve_of, final, final_std, finish, lines
+from .curves import curve_of, dashed, final, final_std, finish, lines
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .preset import Preset
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def runs(preset: Preset) -> dict[str, Wanted]:
     """Both with the training batch and the learning rate of plain batch norm; the other samples only normalize."""
-    return {"batch": BATCH, "large batch": Wanted("batch", norm_batch=preset.norm_batch, lr_of=BATCH)}
+    return {"small": BATCH, "large": Wanted("batch", norm_batch=preset.norm_batch, lr_of=BATCH)}
 
 
 def measure(lab: Lab) -> Measured:
@@ -25,21 +25,21 @@ def measure(lab: Lab) -> Measured:
     curves = {label: curve_of(lab.history(run)) for label, run in runs(lab.preset).items()}
     numbers = {}
     for label, curve in curves.items():
-        numbers[f"normalization {label}, validation accuracy"] = final(curve, "val_accuracy")
-        numbers[f"normalization {label}, std of iterates"] = final_std(curve, "val_accuracy")
-        numbers[f"normalization {label}, validation loss"] = final(curve, "val_nll")
-    return {"numbers": numbers, "curves": curves, "norm_batch": lab.preset.norm_batch}
+        numbers[f"{label} normalization batch, validation accuracy"] = final(curve, "val_accuracy")
+        numbers[f"{label} normalization batch, std of iterates"] = final_std(curve, "val_accuracy")
+        numbers[f"{label} normalization batch, validation loss"] = final(curve, "val_nll")
+    sizes = {"small": lab.folder(BATCH).about()["config"]["batch"], "large": lab.preset.norm_batch}
+    return {"numbers": numbers, "curves": curves, "sizes": sizes}
 
 
 def draw(measured: Measured) -> Figure:
     """Left: training loss in train mode (solid) and eval mode (dashed); right: validation loss."""
-    names = {"batch": "normalization batch = training batch", "large batch": f"... of {measured['norm_batch']}"}
-    curves = {names[label]: curve for label, curve in measured["curves"].items()}
+    curves = {f"normalization batch {measured['sizes'][label]}": curve for label, curve in measured["curves"].items()}
     figure = new_figure(10.0, 4.2 + 0.28 * legend_rows(curves, 10.0))
     with styled():
         left, right = figure.subplots(1, 2)
-        handles = lines(left, curves, "train_nll", shade=False)
-        lines(left, curves, "train_eval_nll", shade=False, linestyle=(0, (4, 2)), marker="none")
+        handles = lines(left, curves, "train_nll", shade=())
+        dashed(left, curves, curves)
         lines(right, curves, "val_nll")
         finish(left, "training loss", "solid: train mode, dashed: eval mode")
         finish(right, "validation loss")
@@ -53,10 +53,10 @@ exhibit = Exhibit(
     "With statistics over 1024 samples instead of 32, training and evaluation mode come closer to each other, and "
     "validation loss and accuracy get worse.",
     {
-        "normalization batch, validation accuracy": 0.930,
-        "normalization batch, std of iterates": 0.003,
-        "normalization large batch, validation accuracy": 0.924,
-        "normalization large batch, std of iterates": 0.003,
+        "small normalization batch, validation accuracy": 0.930,
+        "small normalization batch, std of iterates": 0.003,
+        "large normalization batch, validation accuracy": 0.924,
+        "large normalization batch, std of iterates": 0.003,
     },
     lambda preset: list(runs(preset).values()),
     measure,

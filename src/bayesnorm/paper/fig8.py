@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from ..data import stream
 from ..data.augment import Augment
@@ -38,12 +39,13 @@ def measure(lab: Lab) -> Measured:
     rows = stream.rows(0, Purpose.AUGMENT, 0, torch.zeros(1, dtype=torch.int64))
     only = Augment(deform=finer * data.augment.deform, spacing=finer * data.augment.spacing)
     deformed, _ = only(grid(finer * height, finer * height // 16), rows)
-    image, target = data.train.images[0, 0].float(), data.train.targets[0]
+    targets = data.train.targets
+    image, target = data.train.images[0, 0].float(), targets[0]
     numbers = {
         "images for training": len(data.train),
         "images for validation": len(data.val),
         "side of an image, pixels": height,
-        "fraction of foreground": (data.train.targets == 1).double().mean().item(),
+        "fraction of foreground": (targets[targets != IGNORE] == 1).double().mean().item(),
     }
     pictures = {
         "image": image,
@@ -54,9 +56,8 @@ def measure(lab: Lab) -> Measured:
 
 
 def _small(image: Tensor) -> list[list[int]]:
-    """0 to 255, reduced."""
-    apart = -(-max(image.shape) // LARGEST)
-    image = image[::apart, ::apart]
+    """0 to 255, reduced by averaging: thin lines stay."""
+    image = avg_pool2d(image[None], -(-max(image.shape) // LARGEST), ceil_mode=True)[0]
     spread = (image.max() - image.min()).clamp(min=1e-12)
     return [[int(v) for v in row] for row in ((image - image.min()) / spread * 255).round().tolist()]
 
@@ -81,4 +82,5 @@ exhibit = Exhibit(
     lambda preset: [],
     measure,
     draw,
+    cells=True,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..report.drawing import legend, legend_rows, new_figure, styled
 from .curves import curve_of, final, finish, lines
@@ -19,13 +19,13 @@ METHODS = ("none", "batch", "weight+projection+bayes", "analytic+projection", "a
 def measure(lab: Lab) -> Measured:
     """Validation loss and accuracy per pixel."""
     curves = {method: curve_of(lab.history(Wanted(method, cells=True))) for method in METHODS}
-    numbers = {
+    numbers: dict[str, Any] = {
         f"{method}, {what}": final(curve, name)
         for method, curve in curves.items()
         for what, name in (("validation loss", "val_nll"), ("validation accuracy", "val_accuracy"))
     }
-    losses = {method: final(curve, "val_nll") for method, curve in curves.items()}
-    numbers["best by validation loss"] = min((loss, method) for method, loss in losses.items() if loss is not None)[1]  # type: ignore[assignment]
+    losses = {method: loss for method, curve in curves.items() if (loss := final(curve, "val_nll")) is not None}
+    numbers["best by validation loss"] = min(losses, key=losses.__getitem__, default=None)
     return {"numbers": numbers, "curves": curves}
 
 

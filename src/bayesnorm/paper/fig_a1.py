@@ -51,7 +51,7 @@ def draw(measured: Measured) -> Figure:
     handles = []
     with styled():
         for row, (method, curves) in zip(figure.subplots(2, 2), panels.items(), strict=True):
-            handles = lines(row[0], curves, "train_nll", shade=False)
+            handles = lines(row[0], curves, "train_nll", shade=())
             lines(row[1], curves, "val_nll")
             finish(row[0], "training loss", METHODS[method])
             finish(row[1], "validation loss", METHODS[method])

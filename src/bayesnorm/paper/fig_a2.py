@@ -35,7 +35,7 @@ def measure(lab: Lab) -> Measured:
         last = [value for curve in curves.values() if (value := final(curve, "val_accuracy")) is not None]
         numbers[f"{title}, mean over seeds"] = statistics.fmean(last)
         numbers[f"{title}, std over seeds"] = statistics.stdev(last)
-        numbers[f"{title}, std of iterates of a run"] = final_std(curves["seed 0"], "val_accuracy")
+        numbers[f"{title}, std of iterates of a run"] = final_std(curves[f"seed {FIRST[title].seed}"], "val_accuracy")
     return {"numbers": numbers, "panels": panels}
 
 
@@ -45,9 +45,7 @@ def draw(measured: Measured) -> Figure:
     handles = []
     with styled():
         for axes, (title, curves) in zip(figure.subplots(1, 2), measured["panels"].items(), strict=True):
-            lines(axes, dict(list(curves.items())[:1]), "val_accuracy")
-            first, *others = lines(axes, curves, "val_accuracy", shade=False)
-            handles = [first, *others]
+            handles = lines(axes, curves, "val_accuracy", shade=list(curves)[:1])
             finish(axes, "validation accuracy", title)
         legend(figure, handles)
     return figure

@@ -18,10 +18,11 @@ def measure(lab: Lab) -> Measured:
     """Accuracy and NLL against the strength of either disturbance, in units of the standardized input."""
     found = {method: lab.robustness(Wanted(method)) for method in TABLE}
     numbers = {
-        f"{method}, accuracy at the strongest {kind}": document[kind][-1]["accuracy"]
-        for method, document in found.items()
-        for kind in KINDS
+        f"{method}, accuracy undisturbed": document["noise"][0]["accuracy"] for method, document in found.items()
     }
+    for kind in KINDS:
+        for method, document in found.items():
+            numbers[f"{method}, accuracy at the strongest {kind}"] = document[kind][-1]["accuracy"]
     numbers["images"] = found[TABLE[0]]["count"]
     curves = {kind: {method: document[kind] for method, document in found.items()} for kind in KINDS}
     return {"numbers": numbers, "curves": curves}

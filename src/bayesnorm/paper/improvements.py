@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = {"baseline": "", "projection": "+projection", "projection + Bayes": "+projection+bayes"}
 BAYES = "projection + Bayes"
+MEANS = "with mean parameters"
 
 
 def improvements(id: str, norm: str, title: str, claim: str, paper: dict[str, Any]) -> Exhibit:
@@ -38,15 +39,17 @@ def improvements(id: str, norm: str, title: str, claim: str, paper: dict[str, An
 def draw(measured: Measured) -> Figure:
     """Training loss (line: running mean over draws, triangles: mean parameters), validation loss and accuracy."""
     curves = measured["curves"]
-    figure = new_figure(12.6, 4.1 + 0.28 * legend_rows(curves))
+    figure = new_figure(12.6, 4.1 + 0.28 * legend_rows([*curves, MEANS]))
     with styled():
         training, loss, accuracy = figure.subplots(1, 3)
-        handles = lines(training, curves, "train_nll", shade=False)
-        triangles(training, curves, [BAYES])
-        lines(loss, curves, "val_nll")
-        lines(accuracy, curves, "val_accuracy")
-        finish(training, "training loss", "triangles: with mean parameters")
+        # Lines without markers: a triangle is the loss with mean parameters and nothing else.
+        handles = lines(training, curves, "train_nll", shade=(), marker="none")
+        (means,) = triangles(training, curves, [BAYES])
+        means.set_label(MEANS)
+        lines(loss, curves, "val_nll", marker="none")
+        lines(accuracy, curves, "val_accuracy", marker="none")
+        finish(training, "training loss")
         finish(loss, "validation loss")
         finish(accuracy, "validation accuracy")
-        legend(figure, handles)
+        legend(figure, [*handles, means])
     return figure

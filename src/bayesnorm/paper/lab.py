@@ -11,13 +11,13 @@ from typing import Any
 
 from .. import bn_noise
 from ..data.base import Data
-from ..errors import RunError
+from ..errors import DataError, StoppedError
 from ..evaluate.baselines import training_batches
 from ..train import load
 from ..train.documents import Document, Trained, evaluation, robustness, stored, stored_evaluation
 from ..train.events import Callback, Record
 from ..train.job import Job, complete, complete_named
-from ..train.recipe import Recipe, resolve
+from ..train.recipe import NO_FILES, Recipe, resolve
 from ..train.run_folder import RunFolder
 from ..train.workers import side_by_side
 from .preset import Preset
@@ -54,6 +54,8 @@ class Lab:
     def complete(self, wanted: Iterable[Wanted]) -> None:
         """Train and evaluate all that is not finished yet; a run after those that it needs."""
         whole = list(dict.fromkeys(wanted))
+        for run in whole:
+            self.place(run.cells)  # what is missing is said before others are trained
         needed = [other for run in whole for other in run.needs]
         if needed:
             self.complete(needed)
@@ -64,13 +66,13 @@ class Lab:
         with self.show(list(missing)) as callbacks:
             if self.at_once == 1:
                 for name, job in missing.items():
-                    complete(job, callbacks[name])
+                    _alone(name, job, callbacks[name])
             else:
                 side_by_side(list(missing), complete_named, (missing,), callbacks, self.at_once)
 
     def job(self, run: Wanted) -> Job:
         """What is trained for a run; those that it needs are finished."""
-        settings = {**run.settings(self.preset), **self._place(run.cells)}
+        settings = {**run.settings(self.preset), **self.place(run.cells)}
         if run.lr_of is not None:
             settings["lr"] = (self.folder(run.lr_of).result() or {})["lr"]
         if run.noise_of is not None:
@@ -82,26 +84,28 @@ class Lab:
         """Of a run."""
         return RunFolder(self.out / "runs" / run.name(self.preset))
 
-    def _place(self, cells: bool) -> dict[str, Any]:
-        """Where the data is."""
+    def place(self, cells: bool) -> dict[str, Any]:
+        """Where the data of the classification runs is, or that of the cells, as a setting."""
         name = self.preset.settings(cells, "none")["data"]
-        if name in ("digits", "strokes"):
+        if name in NO_FILES:
             return {}
         place, option = (self.cells, "--cells-dir") if cells else (self.directory, "--dir")
         if place is None:
-            raise RunError(
+            raise DataError(
                 f"--preset {self.preset.name} needs {option}, the folder of {name}; or choose --preset smoke"
             )
+        if not place.is_dir():
+            raise DataError(f"{option} {place}: there is no such folder; give that of {name}")
         return {"directory": str(place)}
 
     def data(self, cells: bool = False) -> Data:
         """The data set of the classification runs, or that of the cells."""
-        recipe, _ = resolve({**self.preset.settings(cells, "none"), "norm": "none", **self._place(cells)})
+        recipe, _ = resolve({**self.preset.settings(cells, "none"), "norm": "none", **self.place(cells)})
         return Recipe(**recipe).load()
 
     def trained(self, run: Wanted) -> Trained:
         """Network and data of a finished run."""
-        found = load(self.folder(run).path, self._place(run.cells).get("directory"), self.device)
+        found = load(self.folder(run).path, self.place(run.cells).get("directory"), self.device)
         return Trained(found.folder, found.net, found.data, found.config, found.step)
 
     def history(self, run: Wanted) -> list[Record]:
@@ -139,3 +143,13 @@ class Lab:
             return {"layers": list(measured), **found}
 
         return stored(trained, "bn-noise.json", {"batches": count}, make)
+
+
+def _alone(name: str, job: Job, emit: Callback) -> None:
+    """Complete a job in this process; stopped, it says how a reproduction goes on."""
+    try:
+        complete(job, emit)
+    except StoppedError as error:
+        raise StoppedError(
+            f"{name}: stopped by signal {error.signal}: the same command goes on", error.signal
+        ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from ..report.drawing import GREY, legend, log_axis, look_of, new_figure, styled, values_of, whole_numbers
+from ..report.drawing import GREY, legend, log_axis, look_of, new_figure, styled, values_of
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .wanted import BATCH, Wanted
@@ -69,7 +69,7 @@ def draw(measured: Measured) -> Figure:
         labels: dict[Any, str] = {left: "noise", right: "std after training / at initialization"}
         for axes, label in labels.items():
             axes.set(xlabel="layer", ylabel=label)
-            whole_numbers(axes.xaxis)
+            axes.set_xticks(list(layers))
             log_axis(axes, "y", values_of(axes))
         legend(figure, [*handles, dashed])
     return figure

@@ -10,6 +10,7 @@ from ..report.drawing import replace, save
 from ..train.environment import version
 from .exhibit import Exhibit
 from .lab import Lab
+from .wanted import Wanted
 
 
 def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
     return document
 
 
-def _about(lab: Lab, run: Any) -> dict[str, Any]:
+def _about(lab: Lab, run: Wanted) -> dict[str, Any]:
     folder = lab.folder(run)
     about, result = folder.about(), folder.result() or {}
     return {

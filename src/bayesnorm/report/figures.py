@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .curves import scale_noise, training_curves
 from .drawing import GREY, finite, legend, legend_rows, look_of, new_figure, note_if_empty, shown, styled
 from .summary import Summary
+from .ways import most
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,4 +107,4 @@ def figures_of(summaries: Sequence[Summary]) -> dict[str, Figure]:
 
 def _most(evaluation: Mapping[str, Any], what: str) -> Any:
     """By the way of predicting with the most draws."""
-    return list(evaluation[what].values())[-1]
+    return evaluation[what][most(evaluation[what])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,8 @@ Progress = Callable[[int], None]
 
 VERSION = 2
 """Of the documents; older ones are made anew."""
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""How a folder that may not be written says so: by permission, or a file system mounted for reading."""
 ROBUSTNESS = 2000
 """Images of which the robustness is measured."""
 NOISE = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -81,7 +84,7 @@ def evaluation_work(run: Trained, part: str, samples: int) -> int:
 
 def certainty(run: Trained, samples: int = 30) -> Document:
     """The most and the least certain test images."""
-    return stored(run, "examples-test.json", {}, lambda: examples(run.net, run.data, samples))
+    return stored(run, "examples-test.json", {"samples": samples}, lambda: examples(run.net, run.data, samples))
 
 
 def robustness(run: Trained, limit: int | None = ROBUSTNESS, progress: Progress = lambda n: None) -> Document:
@@ -127,6 +130,15 @@ def stored_evaluation(folder: RunFolder, part: str) -> Document:
     return stored
 
 
+def final_evaluation(folder: RunFolder, result: Document) -> Document | None:
+    """Evaluation on the test set of a run that has ended so; None if there is none of that step and this version."""
+    try:
+        found = stored_evaluation(folder, "test")
+    except RunError:
+        return None
+    return found if found["step"] == result["steps"] else None
+
+
 def stored(run: Trained, name: str, settings: Document, make: Callable[[], Document]) -> Document:
     """The document of that name if it was made of this very network with these settings, else made and stored."""
     key = {"version": VERSION, "network": digest(run.net.state_dict()), **settings}
@@ -138,7 +150,7 @@ def stored(run: Trained, name: str, settings: Document, make: Callable[[], Docum
     try:
         run.folder.write(name, document)
     except RunError as error:
-        if not isinstance(error.__cause__, PermissionError):
+        if getattr(error.__cause__, "errno", None) not in READ_ONLY:
             raise
         warnings.warn(f"{run.folder.path} may not be written: {name} is not stored", stacklevel=3)
     return document

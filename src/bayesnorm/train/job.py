@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from ..errors import RunError
 from ._fit import fit
 from .config import Config
-from .documents import Trained, evaluation, stored_evaluation
+from .documents import Trained, evaluation, final_evaluation
 from .events import Callback
 from .recipe import Recipe, prepare, resolve
 from .run_folder import RunFolder
@@ -48,10 +47,8 @@ class Job:
         """Whether the run is finished and evaluated."""
         recipe, config = self.resolved()
         result = self.folder.finished({"config": config.as_dict(), "recipe": recipe.as_dict()})
-        try:
-            return result is not None and stored_evaluation(self.folder, "test")["samples"] == self.samples
-        except RunError:
-            return False
+        found = None if result is None else final_evaluation(self.folder, result)
+        return found is not None and found["samples"] == self.samples
 
 
 def complete(job: Job, emit: Callback) -> Trained:

@@ -256,7 +256,7 @@ class RunFolder:
         return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
 
 
-LATER = {"dropout": 0.0}
+LATER = {"recipe.dropout": 0.0}
 """Settings that runs of earlier versions do not have, with what they did then."""
 
 
@@ -269,7 +269,7 @@ def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") ->
     for key in dict.fromkeys((*asked, *stored)):
         if key in OPERATIONAL or f"{path}{key}" in OPERATIONAL:
             continue
-        before, now = stored.get(key, LATER.get(key)), asked.get(key)
+        before, now = (settings.get(key, LATER.get(f"{path}{key}")) for settings in (stored, asked))
         if isinstance(before, dict) and isinstance(now, dict):
             inner = difference(before, now, f"{path}{key}.")
             if inner is not None:

@@ -1,0 +1,176 @@
+"""``bayesnorm reproduce`` as a person types it."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from promises.runs import ENVIRONMENT
+
+from bayesnorm.cli import main
+from bayesnorm.paper import EXHIBITS, PRESETS, Preset
+
+TINY = Preset(
+    "smoke",
+    "one epoch of a network of a few channels",
+    images={"data": "digits", "epochs": 1, "width": 0.02, "batch": 512, "train_eval": 32},
+    cells={"data": "strokes"},
+    lr={"none": 0.01, "batch": 0.02},
+    norm_batch=600,
+)
+FIG1 = ("fig1", "--processes", "1", "--device", "cpu")
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Runs the command in an empty folder; its status, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PRESETS, "smoke", TINY)
+
+    def call(*args: str) -> tuple[int, str, str]:
+        status = main(["reproduce", *args])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+def test_list_names_everything(reproduce: Call) -> None:
+    status, out, err = reproduce("--list")
+    assert (status, err) == (0, "")
+    rows = [line.split(maxsplit=1) for line in out.splitlines() if line.strip()][2:]
+    assert {name: title.strip() for name, title in rows} == {name: found.title for name, found in EXHIBITS.items()}
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "reproduce what? Give ids or all; --list names them"),
+        (["fig10"], f"unknown id 'fig10': choose {', '.join(EXHIBITS)} or all"),
+        (["fig1", "Fig2"], f"unknown id 'Fig2': choose {', '.join(EXHIBITS)} or all"),
+        (
+            ["fig1", "--preset", "short"],
+            "--preset short needs --dir, the folder of cifar10; or choose --preset smoke",
+        ),
+        (
+            ["fig9", "--preset", "paper"],
+            "--preset paper needs --cells-dir, the folder of cells; or choose --preset smoke",
+        ),
+        (
+            ["fig8", "--preset", "short"],
+            "--preset short needs --cells-dir, the folder of cells; or choose --preset smoke",
+        ),
+        (
+            ["all", "--preset", "short", "--dir", "."],
+            "--preset short needs --cells-dir, the folder of cells; or choose --preset smoke",
+        ),
+        (
+            ["fig1", "fig8", "--preset", "short", "--dir", "."],
+            "--preset short needs --cells-dir, the folder of cells; or choose --preset smoke",
+        ),
+        (["fig1", "--preset", "short", "--dir", "no"], "--dir no: there is no such folder; give that of cifar10"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(reproduce: Call, args: list[str], message: str) -> None:
+    status, out, err = reproduce(*args, "--device", "cpu")
+    assert (status, out, err) == (1, "", f"bayesnorm: {message}\n")
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(("args", "word"), [(["--preset", "huge"], "huge"), (["--processes", "0"], "--processes")])
+def test_a_wrong_option_is_a_usage_error(reproduce: Call, args: list[str], word: str) -> None:
+    status, out, err = reproduce("fig1", *args)
+    assert (status, out) == (2, "")
+    assert word in err
+    assert len(err.splitlines()) == 1
+
+
+def test_figures_share_their_runs_and_are_compared_with_the_paper(reproduce: Call) -> None:
+    status, out, err = reproduce("fig1", "fig2", "fig1", "--processes", "1", "--device", "cpu")
+    assert (status, err) == (0, "")
+    folder = Path("paper-smoke")
+    assert {path.name for path in folder.iterdir()} == {
+        *(f"{name}{suffix}" for name in ("fig1", "fig2") for suffix in (".svg", ".png", ".json")),
+        "runs",
+    }
+    assert {path.name for path in (folder / "runs").iterdir()} == {
+        "digits-none-seed0",
+        "digits-batch-seed0",
+        "digits-batch-norm600-seed0",
+    }
+    assert out.count("fig1: Batch normalization against standard training (smoke)") == 1
+    assert out.count("fig2: The effect of randomness in batch normalization (smoke)") == 1
+    measured = json.loads((folder / "fig1.json").read_text())["measured"]["numbers"]["BN, validation accuracy"]
+    (line,) = [line.split() for line in out.splitlines() if line.strip().startswith("BN, validation accuracy")]
+    assert line[-2:] == [f"{measured:.4g}", "0.93"]
+    assert "written: paper-smoke/fig2.svg, paper-smoke/fig2.png, paper-smoke/fig2.json" in out
+
+
+def test_again_it_says_the_same_without_training(reproduce: Call) -> None:
+    args = (*FIG1, "--out", "here")
+    first, again = reproduce(*args), reproduce(*args)
+    assert first[0] == again[0] == 0
+    assert "epoch 1/1" in first[1]
+    assert "epoch 1/1" not in again[1]
+    assert first[1].endswith(again[1])
+
+
+def test_a_run_of_other_settings_is_not_overwritten(reproduce: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = (*FIG1, "--out", "here")
+    assert reproduce(*args)[0] == 0
+    before = Path("here/runs/digits-none-seed0/config.json").read_bytes()
+    monkeypatch.setitem(PRESETS, "smoke", Preset("smoke", "", {**TINY.images, "epochs": 2}, TINY.cells, TINY.lr))
+    status, _, err = reproduce(*args)
+    assert status == 1
+    assert "epochs was 1, now it is 2" in err
+    assert len(err.splitlines()) == 1
+    assert Path("here/runs/digits-none-seed0/config.json").read_bytes() == before
+
+
+# A real process.
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """``python -m bayesnorm reproduce fig1`` in the background."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "bayesnorm", "reproduce", *FIG1, "--out", str(tmp_path / "stopped")]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_sigterm_while_training_exits_143_and_the_same_command_goes_on(
+    started: Callable[[], subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = started()
+    assert process.stdout
+    assert any("epoch 1/4" in line for line in process.stdout)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    message = "bayesnorm: digits-none-seed0: stopped by signal 15: the same command goes on\n"
+    assert (process.returncode, err) == (143, message)
+    assert [path.name for path in (tmp_path / "stopped").iterdir()] == ["runs"]
+    assert [path.name for path in (tmp_path / "stopped/runs").iterdir()] == ["digits-none-seed0"]
+    process = started()
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    events = (tmp_path / "stopped/runs/digits-none-seed0/events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in events] == ["start", "stop", "start", "finish"]
+
+    assert main(["reproduce", *FIG1, "--out", str(tmp_path / "whole")]) == 0
+    stopped, whole = (json.loads((tmp_path / out / "fig1.json").read_text()) for out in ("stopped", "whole"))
+    assert len({run["digest"] for run in whole["runs"].values()}) == 2
+    assert stopped == whole

@@ -1,0 +1,74 @@
+"""Presets: the paper's is the protocol of the paper, and the command line offers all of them."""
+
+import pytest
+
+from bayesnorm.cli.reproduce import Choice
+from bayesnorm.paper import PRESETS, Preset, Wanted
+from bayesnorm.paper.fig4 import ASYMPTOTIC, BATCH_SIZE
+from bayesnorm.paper.fig_a1 import PROTOCOL
+from bayesnorm.train.config import Config
+from bayesnorm.train.recipe import Recipe, resolve
+
+PAPER = PRESETS["paper"]
+
+
+def resolved(run: Wanted, preset: Preset = PAPER) -> tuple[Recipe, Config]:
+    recipe, config = resolve({**run.settings(preset), "directory": "somewhere"})
+    return Recipe(**recipe), Config.from_dict(config)
+
+
+def test_the_command_line_offers_each() -> None:
+    assert [choice.value for choice in Choice] == list(PRESETS)
+    assert {"smoke", "short", "paper"} <= set(PRESETS)
+    assert all(name == preset.name and preset.about for name, preset in PRESETS.items())
+
+
+def test_images_of_the_paper_preset_follow_the_protocol() -> None:
+    """45,000 images in batches of 32, SGD with Nesterov 0.9, g^600 = 0.1, 1200 epochs, learning rate by search."""
+    recipe, config = resolved(Wanted("analytic+projection+bayes"))
+    assert recipe == Recipe(data="cifar10", model="all-cnn", directory=recipe.directory)
+    assert (recipe.padding, recipe.width, recipe.prior, recipe.augment) == ("valid", 1.0, 10.0, True)
+    assert (config.epochs, config.batch, config.lr) == (1200, 32, "auto")
+    assert (config.optimizer, config.momentum, config.warmup_steps, config.clip) == ("sgd", 0.9, 0, None)
+    assert (config.lr_trials, config.lr_epochs) == (10, 5)
+    assert config.decay**600 == pytest.approx(0.1)
+    assert config.kl_factor == 1.0
+
+
+def test_cells_of_the_paper_preset_follow_the_protocol() -> None:
+    """Adam, g^1000 = 0.1, 3000 epochs, learning rate by search, a tenth of the KL divergence."""
+    recipe, config = resolved(Wanted("analytic+projection+bayes", cells=True))
+    assert (recipe.data, recipe.model, recipe.width) == ("cells", "cell-net", 1.0)
+    assert (config.epochs, config.lr, config.optimizer, config.kl_factor) == (3000, "auto", "adam", 0.1)
+    assert config.decay**1000 == pytest.approx(0.1)
+    assert 1 <= config.batch <= 4
+
+
+@pytest.mark.parametrize("method", ["none", "batch", "batch+projection", "weight", "analytic+projection"])
+def test_every_method_of_the_paper_preset_has_its_learning_rate_searched(method: str) -> None:
+    for cells in (False, True):
+        assert resolved(Wanted(method, cells=cells))[1].lr == "auto"
+
+
+def test_the_paper_preset_measures_everything() -> None:
+    assert (PAPER.norm_batch, PAPER.robustness, PAPER.lr) == (1024, None, {})
+    assert len(PAPER.seeds) >= 3
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_what_the_figures_take_for_granted(preset: Preset) -> None:
+    assert PROTOCOL in preset.batch_sizes
+    assert resolved(Wanted("batch"), preset)[1].batch == PROTOCOL
+    assert preset.norm_batch > PROTOCOL
+    assert preset.seeds[0] == 0
+    assert len(set(preset.seeds)) > 1
+    assert BATCH_SIZE in preset.noise_sizes
+    assert sum(size >= ASYMPTOTIC for size in preset.noise_sizes) >= 3
+    assert list(preset.noise_sizes) == sorted(preset.noise_sizes)
+
+
+def test_a_learning_rate_of_the_images_is_not_that_of_the_cells() -> None:
+    preset = Preset("p", "", {"data": "digits"}, {"data": "strokes", "lr": 0.5}, lr={"batch": 0.1})
+    assert preset.settings(False, "batch") == {"data": "digits", "lr": 0.1}
+    assert preset.settings(False, "weight") == {"data": "digits"}
+    assert preset.settings(True, "batch") == {"data": "strokes", "lr": 0.5}

@@ -1,0 +1,76 @@
+"""Runs that figures want: each has its own folder, and the same one whoever asks."""
+
+import itertools
+
+import pytest
+
+from bayesnorm.paper import EXHIBITS, PRESETS, Preset, Wanted
+from bayesnorm.paper.wanted import BATCH
+from bayesnorm.train.config import Config
+from bayesnorm.train.recipe import Recipe, resolve
+
+
+def everything(preset: Preset) -> list[Wanted]:
+    found = [run for exhibit in EXHIBITS.values() for run in exhibit.wanted(preset)]
+    return list(dict.fromkeys([*found, *itertools.chain.from_iterable(run.needs for run in found)]))
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_different_runs_have_different_names(preset: Preset) -> None:
+    runs = everything(preset)
+    names = [run.name(preset) for run in runs]
+    assert len(set(names)) == len(names) == (27 if preset.name == "paper" else 25)
+    assert all("/" not in name for name in names)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_different_runs_have_different_settings(preset: Preset) -> None:
+    settings = [run.settings(preset) for run in everything(preset)]
+    assert all(one != other for one, other in itertools.combinations(settings, 2))
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
+def test_settings_are_complete(preset: Preset) -> None:
+    for run in everything(preset):
+        recipe, config = resolve({**run.settings(preset), "directory": "somewhere"})
+        made = Recipe(**recipe)
+        assert made.norm == run.method.split("+")[0]
+        assert (made.scale == "bayes") == ("bayes" in run.method)
+        assert Config.from_dict(config).project == ("projection" in run.method)
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        (BATCH, "digits-batch-seed0"),
+        (Wanted("none", batch=128), "digits-none-batch128-seed0"),
+        (Wanted("batch", norm_batch=128, lr_of=BATCH), "digits-batch-norm128-seed0"),
+        (Wanted("analytic+projection+bayes", seed=2, lr_of=BATCH), "digits-analytic+projection+bayes-seed2"),
+        (Wanted("weight+projection+noise", noise_of=BATCH), "digits-weight+projection+noise-seed0"),
+        (Wanted("batch", cells=True), "strokes-batch-seed0"),
+    ],
+)
+def test_names_stay_what_they_are(run: Wanted, name: str) -> None:
+    """A folder of an earlier version is found again."""
+    assert run.name(PRESETS["smoke"]) == name
+
+
+def test_what_it_needs() -> None:
+    assert BATCH.needs == []
+    assert Wanted("batch", seed=1, lr_of=BATCH).needs == [BATCH]
+    assert Wanted("weight+noise", noise_of=BATCH, lr_of=Wanted("weight")).needs == [Wanted("weight"), BATCH]
+
+
+def test_special_settings() -> None:
+    preset = PRESETS["smoke"]
+    plain = BATCH.settings(preset)
+    assert plain["lr"] == preset.lr["batch"]
+    assert {"batch", "norm_batch"}.isdisjoint(plain)
+    assert Wanted("batch", seed=3, batch=8).settings(preset) == {**plain, "seed": 3, "batch": 8}
+    assert Wanted("batch", norm_batch=128).settings(preset) == {**plain, "norm_batch": 128}
+    assert Wanted("batch", cells=True).settings(preset)["lr"] == preset.cells["lr"]
+
+
+def test_an_unknown_method_is_named() -> None:
+    with pytest.raises(ValueError, match="unknown method 'bach'"):
+        Wanted("bach").settings(PRESETS["smoke"])

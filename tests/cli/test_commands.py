@@ -575,3 +575,18 @@ def test_options_and_choices_complete(words, expected, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main([])
     assert capsys.readouterr().out.split() == expected
+
+
+def test_images_of_another_kind_are_told_apart(there, tmp_path, bayesnorm_):
+    images(tmp_path / "elsewhere")
+    status, out, err = bayesnorm_("eval", there, "--samples", 2, "--outside", tmp_path / "elsewhere")
+    assert status == 0, err
+    assert "40 images of" in out
+    lines = [line.split() for line in out.splitlines()]
+    for name in ("entropy", "mutual_info", "max_prob"):
+        (values,) = [words[1:] for words in lines if words[:1] == [name]]
+        assert len(values) == 4
+        assert all(0 <= float(value) <= 1 for value in values)
+    status, _, err = bayesnorm_("eval", there, "--samples", 2, "--outside", tmp_path / "nowhere")
+    assert status == 1
+    assert "no such folder" in err

@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from small_data import made_up, network
 from torch import Tensor
 
 import bayesnorm
 from bayesnorm._predict import Prediction
-from bayesnorm.evaluate.ood import Separation, scores_of, separation, separations
+from bayesnorm.evaluate.ood import Separation, between, scores_of, separation, separations
 
 
 def counted_auroc(inside: Tensor, outside: Tensor) -> float:
@@ -131,3 +132,36 @@ def test_every_score_is_compared() -> None:
     found = separations(sure, unsure)
     assert found["entropy"] == found["max_prob"] == Separation(1.0, 1.0, 1.0, 0.0)
     assert found["mutual_info"].auroc == 0.5
+
+
+@pytest.mark.parametrize(("scale", "samples"), [("point", 0), ("bayes", 12)])
+def test_two_data_sets_are_told_apart_as_by_their_predictions(scale, samples):
+    data, net = made_up(), network("weight", scale)
+    other = data.train.images * 3 - 1
+    found = between(net, data, other, samples)
+    own = bayesnorm.predict(net, data.standardized(data.test.images), samples)
+    foreign = bayesnorm.predict(net, data.standardized(other), samples)
+    assert list(found) == ["entropy", "mutual_info", "max_prob"]
+    for name, expected in separations(own, foreign).items():
+        assert found[name] == pytest.approx(expected, abs=1e-6)
+
+
+def test_another_data_set_is_standardized_as_the_network_knows_it():
+    data, net = made_up(), network("weight")
+    other = made_up(seed=1)
+    assert between(net, data, other) == between(net, data, other.test.images)
+
+
+def test_pixels_are_averaged_over_each_image():
+    data, net = made_up(pixels=True), network("weight", pixels=True)
+    found = between(net, data, data.val.images)
+    inner, outer = (
+        bayesnorm.predict(net, data.standardized(split.images), 0).entropy.mean((1, 2))
+        for split in (data.test, data.val)
+    )
+    assert found["entropy"] == pytest.approx(separation(inner, outer), abs=1e-6)
+
+
+def test_other_channels_are_refused():
+    with pytest.raises(ValueError, match=r"takes 1 channels"):
+        between(network("weight"), made_up(), torch.zeros(3, 2, 8, 8))

@@ -10,14 +10,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..data.foreign import foreign
 from ..evaluate.evaluation import measures_from_json
+from ..evaluate.ood import between
 from ..evaluate.panel import Measures
 from ..train import load
 from ..train.documents import Document, Trained, evaluation, evaluation_work
 from ..train.methods import method_name
 from ..train.run_folder import RunFolder
 from .options import Debug, Device, Dir
-from .tables import console, evaluation_table, scales_table
+from .tables import console, evaluation_table, scales_table, separation_table
 from .world import choose_device
 
 
@@ -33,6 +35,10 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of the run.")],
     samples: Annotated[int, typer.Option(help="Draws of the scales; 0: a single pass with their means.", min=0)] = 30,
     split: Annotated[Part, typer.Option(help="What to predict.")] = Part.test,
+    outside: Annotated[
+        Path | None,
+        typer.Option(help="Folder of images of another kind: how well does the uncertainty tell them apart?"),
+    ] = None,
     directory: Dir = None,
     device: Device = "auto",
     debug: Debug = False,
@@ -46,6 +52,10 @@ def evaluate(
     screen = console()
     trained = Trained(found.folder, found.net, found.data, found.config, found.step)
     show(screen, found.folder, evaluated(trained, split.value, samples, screen))
+    if outside is not None:
+        images = foreign(outside, found.data)
+        title = f"{len(images)} images of {outside} against {len(found.data.test)} of the test set"
+        screen.print(separation_table(between(found.net, found.data, images, samples), title))
 
 
 def evaluated(run: Trained, part: str, samples: int, screen: Console) -> Document:

@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ..evaluate.ood import Separation
 from ..evaluate.panel import Measures
 
 WIDE = 120
@@ -83,6 +84,17 @@ def _shown(value: float | None, name: str, best: float | None) -> str:
         return "-"
     text = COLUMNS[name][1].format(value).replace("%", " %") if value < HUGE else f"{value:.1e}"
     return f"[bold]{text}[/bold]" if value == best else text
+
+
+def separation_table(found: dict[str, Separation], title: str) -> Table:
+    """How well each score of uncertainty tells two kinds of images apart."""
+    table = new_table(title)
+    table.add_column("by", no_wrap=True)
+    for name in ("AUROC", "AUPR in", "AUPR out", "FPR at 95 %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, separation in found.items():
+        table.add_row(name, *[f"{value:.4f}" for value in separation])
+    return table
 
 
 def scales_table(ratios: dict[str, dict[str, float]]) -> Table:

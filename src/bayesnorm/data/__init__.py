@@ -10,4 +10,5 @@ from .cells import cells as cells
 from .cifar10 import cifar10 as cifar10
 from .digits import digits as digits
 from .folder import folder as folder
+from .foreign import foreign as foreign
 from .strokes import strokes as strokes

@@ -72,6 +72,14 @@ def _visible(path: Path) -> list[Path]:
     return sorted(found, key=lambda entry: entry.name)
 
 
+def image_files(path: Path) -> list[Path]:
+    """All files below a folder in the order of their names, but for hidden ones."""
+    if not path.is_dir():
+        raise DataError(f"{path}: no such folder")
+    found = [[entry] if entry.is_file() else image_files(entry) for entry in _visible(path)]
+    return [file for files in found for file in files]
+
+
 def _folders(path: Path) -> list[Path]:
     return [entry for entry in _visible(path) if entry.is_dir()]
 
@@ -105,7 +113,7 @@ def _read(parts: dict[str, Path], classes: tuple[str, ...], size: tuple[int, int
     images: dict[str, list[Tensor]] = {name: [] for name in samples}
     for name, listed in samples.items():
         for sample in listed:
-            pixels = _pixels(sample.path, size)
+            pixels = pixels_of(sample.path, size)
             _check_size(sample.path, pixels, first, images["train"][0] if images["train"] else pixels)
             images[name].append(pixels)
     channels = max(pixels.size(0) for listed in images.values() for pixels in listed)
@@ -118,7 +126,8 @@ def _read(parts: dict[str, Path], classes: tuple[str, ...], size: tuple[int, int
     }
 
 
-def _pixels(path: Path, size: tuple[int, int] | None) -> Tensor:
+def pixels_of(path: Path, size: tuple[int, int] | None) -> Tensor:
+    """An image file as uint8 ``(C, H, W)``, scaled to a size if one is given."""
     image = read(path, FORMATS)
     check_depth(path, image)
     return to_tensor(image, size)

@@ -24,6 +24,7 @@ from .metrics import accuracy as accuracy
 from .metrics import ece as ece
 from .metrics import nll as nll
 from .ood import Separation as Separation
+from .ood import between as between
 from .ood import scores_of as scores_of
 from .ood import separation as separation
 from .ood import separations as separations

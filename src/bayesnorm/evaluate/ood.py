@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._predict import Prediction
+from ..data.base import Data
+from ..data.passes import images_of
+from ._averaging import pieces
+from .evaluation import predicted_by, ways
 from .selective import By, uncertainty
 
 TPR = 0.95
@@ -87,3 +92,34 @@ def separations(inside: Prediction, outside: Prediction) -> dict[str, Separation
     """
     other = scores_of(outside)
     return {name: separation(scores, other[name]) for name, scores in scores_of(inside).items()}
+
+
+def between(net: nn.Module, inside: Data, outside: Data | Tensor, samples: int = 30) -> dict[str, Separation]:
+    """How well the uncertainty of a network tells another data set from the test images of its own, by each score.
+
+    Arguments:
+        net: on the device of its data.
+        inside: what it was trained on.
+        outside: another data set, whose test images are taken; or images ``(N, C, H, W)`` in the units of ``inside``.
+        samples: draws of the scales, if the network has any; 0 for a single pass.
+    """
+    images = outside.test.images if isinstance(outside, Data) else outside
+    if images.dim() != 4 or images.size(1) != inside.image_size[0]:
+        raise ValueError(
+            f"outside: images of shape {tuple(images.shape)}, but the network takes {inside.image_size[0]} channels"
+        )
+    way = ways(net, inside, samples)[-1]
+    own = _scores(net, way, (x for x, _ in images_of(inside, "test")))
+    other = _scores(net, way, (inside.standardized(x) for x in pieces(images.to(inside.device), None)))
+    return {name: separation(scores, other[name]) for name, scores in own.items()}
+
+
+def _scores(net: nn.Module, way: str, inputs: Iterator[Tensor]) -> dict[str, Tensor]:
+    """Scores of all inputs, one after the other; those of pixels are averaged over each image."""
+    found: dict[str, list[Tensor]] = {}
+    done = 0
+    for x in inputs:
+        for name, scores in scores_of(predicted_by(way, net, x, done)).items():
+            found.setdefault(name, []).append(scores.flatten(1).mean(1) if scores.dim() > 1 else scores)
+        done += len(x)
+    return {name: torch.cat(parts) for name, parts in found.items()}

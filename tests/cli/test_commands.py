@@ -386,7 +386,7 @@ def test_demo_with_baselines_has_a_row_for_each(bayesnorm_, small_demo, monkeypa
     assert [" ".join(words[: words.index("%") - 1]) for words in rows] == [
         *("none single", "batch single", "MC-BN", "SBN", "SBN chi"),
         *("analytic+projection+bayes single", "moments", "MC-3"),
-        *("none+dropout single", "MC-drop", "5 x batch ensemble"),
+        *("none+dropout single", "MC-drop", "ensemble of 5 batch average"),
     ]
     assert not any("-" in words for words in rows), "all of them have a temperature"
     runs = {path.name for path in Path("runs/demo").iterdir() if path.is_dir()}

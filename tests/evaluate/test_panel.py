@@ -191,10 +191,18 @@ def test_the_validation_split_is_not_calibrated_on_itself() -> None:
     assert asked == ["val", "test"], "nor is it predicted for nothing"
 
 
+def test_no_temperature_is_best_where_all_are_right() -> None:
+    """The smaller, the better: what stands at the end of the search would ruin the test set."""
+    targets = torch.arange(30) % 3
+    log_probs = (2 * torch.nn.functional.one_hot(targets, 3).double()).log_softmax(1)
+    measures = judge(lambda part: [(log_probs, None, targets)]).measures
+    assert measures.temperature is measures.calibrated_nll is None
+
+
 def test_no_temperature_helps_where_a_target_has_probability_0() -> None:
     """On validation there is none; on the split that is judged the likelihood is infinite at every temperature."""
-    log_probs = torch.tensor([[0.8, 0.2, 0.0], [0.5, 0.0, 0.5]]).log()
-    right, impossible = torch.tensor([0, 2]), torch.tensor([0, 1])
+    log_probs = torch.tensor([[0.8, 0.2, 0.0], [0.5, 0.0, 0.5], [0.6, 0.4, 0.0]]).log()
+    right, impossible = torch.tensor([0, 2, 1]), torch.tensor([0, 1, 1])
     measures = judge(lambda name: [(log_probs, None, impossible if name == "val" else right)]).measures
     assert measures.temperature is measures.calibrated_nll is None
     assert math.isfinite(measures.nll)

@@ -60,4 +60,4 @@ def of_dropout(net: nn.Module, data: Data, samples: int = 30, seed: int = 0) -> 
 
 def of_ensemble(nets: Sequence[nn.Module], data: Data, samples: int = 0, seed: int = 0) -> dict[str, Judgement]:
     """A deep ensemble, of single passes or of Monte Carlo predictions."""
-    return {"ensemble": judged(lambda x: deep_ensemble(nets, x, samples), data, seed)}
+    return {"average": judged(lambda x: deep_ensemble(nets, x, samples), data, seed)}

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .calibration import Reliability, adaptive_reliability_of, calibrated, fit_temperature, reliability_of
+from .calibration import (
+    COLDEST,
+    Reliability,
+    adaptive_reliability_of,
+    calibrated,
+    fit_temperature,
+    reliability_of,
+)
 from .metrics import IGNORE, Tally
 from .scores import ScoreTally
 from .selective import By, Curve, SelectiveTally
@@ -144,11 +151,12 @@ def judge(predicted: Callable[[str], Iterable[Predicted]], part: str = "test", c
 
 
 def _temperature(pieces: Iterable[Predicted]) -> float | None:
-    """None where a target has probability 0: then no temperature helps."""
+    """None where none is best: a target has probability 0, or all predictions are right, and the colder the better."""
     try:
-        return fit_temperature(*_thinned(pieces))
+        found = fit_temperature(*_thinned(pieces))
     except ValueError:
         return None
+    return found if found > COLDEST * 1.001 else None
 
 
 def _thinned(pieces: Iterable[Predicted]) -> tuple[Tensor, Tensor]:

@@ -138,8 +138,8 @@ def test_bad_arguments():
     net, x = small_cnn(), torch.randn(2, 1, 9, 9)
     with pytest.raises(ValueError, match="method='guess': choose 'draws' or 'moments'"):
         bayesnorm.predict(net, x, method="guess")
-    with pytest.raises(ValueError, match=r"inflation=0.5: must be at least 1"):
-        bayesnorm.predict(net, x, method="moments", inflation=0.5)
+    with pytest.raises(ValueError, match=r"inflation=0.0: must be positive and finite"):
+        bayesnorm.predict(net, x, method="moments", inflation=0.0)
     pixels = converted(nn.Conv2d(1, 2, 3))
     with pytest.raises(ValueError, match=r"needs outputs \(N, classes\), the network returns \(1, 2, 7, 7\)"):
         bayesnorm.predict(pixels, x, method="moments")

@@ -301,3 +301,49 @@ def test_errors_name_the_value(arguments: dict[str, object], message: str) -> No
     net = converted("linear", "weight", "bayes")
     with pytest.raises(ValueError, match=message):
         bayesnorm.predict(net, **{"x": inputs("linear", 2), **arguments})  # type: ignore[arg-type]
+
+
+def linear(sigma: float = 0.3) -> nn.Module:
+    """One layer: its outputs are linear in the draws."""
+    torch.manual_seed(0)
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(6, 4)), norm="weight", scale="bayes", preserve=False)
+    with torch.no_grad():
+        net[0].scale.u.fill_(math.log(sigma))
+    return net.eval()
+
+
+def test_antithetic_draws_come_in_pairs_around_the_mean():
+    net, x = linear(), torch.randn(5, 6)
+    with torch.no_grad(), _predict.drawing(_predict.runtimes(net), None, antithetic=True):
+        first, second, third, fourth = (net(x) for _ in range(4))
+    torch.testing.assert_close((first + second) / 2, net(x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close((third + fourth) / 2, net(x), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(first, third)
+
+
+@everywhere
+def test_antithetic_draws_do_not_depend_on_how_the_work_is_cut(network, norm, scale):
+    net, x = converted(network, norm, scale).eval(), inputs(network, 5)
+    whole = bayesnorm.predict(net, x, 6, antithetic=True).probs
+    pieces = bayesnorm.predict(net, x, 6, antithetic=True, max_rows=4).probs
+    torch.testing.assert_close(pieces, whole, **ROUNDING)
+    plain = bayesnorm.predict(net, x, 3).probs
+    if scale in RANDOM:
+        with torch.no_grad(), _predict.drawing(_predict.runtimes(net), None, antithetic=True):
+            draws = [net(x).double().softmax(1) for _ in range(6)]
+        torch.testing.assert_close(torch.stack(draws).mean(0).float(), whole, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.stack(draws[::2]).mean(0).float(), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_antithetic_draws_err_less():
+    """Root mean square error of the probabilities over 40 keys against 4000 draws; expected is about a half."""
+    net, x = linear(), torch.randn(20, 6)
+    reference = bayesnorm.predict(net, x, 4000).probs
+    errors = {}
+    for antithetic in (False, True):
+        found = [
+            bayesnorm.predict(net, x, 10, generator=torch.Generator().manual_seed(key), antithetic=antithetic).probs
+            for key in range(40)
+        ]
+        errors[antithetic] = (torch.stack(found) - reference).square().mean().sqrt().item()
+    assert errors[True] < 0.6 * errors[False]

@@ -57,6 +57,7 @@ class Sampling:
         expands: a batched call gets each input once, and the first random layer expands it to the draws.
         memory: statistics kept between calls, where the parameters are known not to change.
         given: standard normal draws by layer, in place of those of the stream; other layers draw nothing.
+        antithetic: every second draw is the one before it with the opposite sign.
     """
 
     key: Tensor
@@ -66,6 +67,7 @@ class Sampling:
     expands: bool = False
     memory: dict[int, dict[int, tuple[Tensor, Tensor]]] | None = None
     given: dict[int, Tensor] | None = None
+    antithetic: bool = False
 
     def rows(self, batch: int) -> Tensor:
         """Row hashes of a batch, draws before inputs."""
@@ -74,9 +76,17 @@ class Sampling:
         sample = torch.arange(batch, device=self.key.device) + self.first
         if self.shared:
             sample = torch.zeros_like(sample)
-        if self.index.dim() == 0:
-            return noise.rows(self.key, self.index, sample)
-        return noise.rows(self.key, self.index.repeat_interleave(batch), sample.repeat(len(self.index)))
+        index = self.index // 2 if self.antithetic else self.index
+        if index.dim() == 0:
+            return noise.rows(self.key, index, sample)
+        return noise.rows(self.key, index.repeat_interleave(batch), sample.repeat(len(index)))
+
+    def signs(self, rows: int) -> Tensor | None:
+        """Sign ``(rows, 1)`` of the draws of a batch, if not all are positive."""
+        if not self.antithetic:
+            return None
+        signs = (1 - 2 * (self.index % 2)).view(-1, 1)
+        return signs.repeat_interleave(rows // len(signs), 0).float()
 
 
 @dataclass
@@ -84,6 +94,7 @@ class Scope:
     """Statistics and noise of one call.
 
     ``expand``: the first random layer is to expand its batch to the draws. ``step``: the training step that was drawn.
+    ``signs``: of the draws of each row, if some are negative.
     """
 
     statistics: dict[int, tuple[Tensor, Tensor]]
@@ -91,13 +102,19 @@ class Scope:
     draws: dict[int, Tensor] = field(default_factory=dict)
     expand: bool = False
     step: Tensor | None = None
+    signs: Tensor | None = None
+
+    def normal(self, columns: Tensor) -> Tensor:
+        """Standard normal draws ``(rows, columns)``."""
+        assert self.rows is not None
+        drawn = noise.normal(self.rows, columns)
+        return drawn if self.signs is None else drawn * self.signs
 
     def draw(self, layer: Member, batch: int) -> Tensor:
         """Standard normal draws ``(rows, columns)`` of a layer, also for a batch axis that grew or shrank."""
-        assert self.rows is not None
         drawn = self.draws.get(layer.index)
         if drawn is None:
-            drawn = noise.normal(self.rows, layer.columns)
+            drawn = self.normal(layer.columns)
         rows = drawn.size(0)
         if batch == rows or self.expand:
             return drawn
@@ -181,11 +198,10 @@ class Runtime:
         random = [layer for layer in opening.layers if layer.is_random and (layer.training or drawing)]
         if random:
             self._set_rows(scope, first_tensor(args, kwargs))
-            assert scope.rows is not None
             if self.sampling is not None and self.sampling.given is not None:
                 scope.draws = self.sampling.given
                 return scope
-            drawn = noise.normal(scope.rows, torch.cat([layer.columns for layer in random]))
+            drawn = scope.normal(torch.cat([layer.columns for layer in random]))
             parts = drawn.split([layer.columns.numel() for layer in random], dim=1)
             scope.draws = {layer.index: part for layer, part in zip(random, parts, strict=True)}
         return scope
@@ -212,7 +228,8 @@ class Runtime:
 
     def _set_rows(self, scope: Scope, x: Tensor) -> None:
         if self.sampling is not None:
-            scope.rows = self.sampling.rows(x.size(0))
+            scope.rows = rows = self.sampling.rows(x.size(0))
+            scope.signs = self.sampling.signs(len(rows))
             scope.expand = self.sampling.expands
             if self.sampling.index.dim() == 0:
                 self.sampling.index = self.sampling.index + 1

@@ -87,7 +87,7 @@ def columns(layer: int, channels: int, device: torch.device | str | None = None)
         raise ValueError(f"layer and channels count from 0, got layer={layer}, channels={channels}")
     seed = torch.full((), layer, dtype=torch.int64, device=device).bitwise_xor_(_COLUMN_TAG)
     channel = torch.arange(channels, dtype=torch.int64, device=device)
-    return mix(mix(seed) + channel.mul_(_GOLDEN))
+    return mix(mix(seed) + (channel ^ 0) * _GOLDEN)  # the xor is for inductor, see rows
 
 
 def rows(key: Tensor, step: Tensor, sample: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ ENUMS = {
     **{name: [c for c in choices if c] for name, choices in CHOICES.items()},
     "optimizer": ["sgd", "adam"],
     "precision": ["fp32", "tf32", "bf16"],
+    "engine": ["auto", "plain", "captured"],
 }
 WORDS = {
     "lr": "auto|NUMBER",

@@ -66,7 +66,7 @@ class Batches:
 
     def __call__(self, epoch: int, index: int) -> Batch:
         """One batch; numbers count from 0."""
-        order = self._permutation(epoch)
+        order = self.permutation(epoch)
         first = index * self.batch
         chosen = order[first : first + self.batch]
         whole = len(chosen)
@@ -82,7 +82,8 @@ class Batches:
         images, targets = augmented(self.data, self.data.train[picked], rows)
         return Batch(images, targets[: mine.stop - mine.start], whole, numbers)
 
-    def _permutation(self, epoch: int) -> Tensor:
+    def permutation(self, epoch: int) -> Tensor:
+        """Order of the samples in an epoch."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._order = stream.permutation(self.seed, Purpose.ORDER, epoch, len(self.data.train), self.data.device)

@@ -85,6 +85,8 @@ class BatchNorm(Norm):
             momentum = 1.0 / float(self.num_batches_tracked)
         if self.sync and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             return self._normalize_across(response, gain, shift, momentum)
+        if gain is None and shift is not None:
+            gain = torch.ones_like(shift)  # without it, torch's kernel for CUDA returns no gradient of the shift
         return F.batch_norm(response, self.running_mean, self.running_var, gain, shift, True, momentum, self.eps)
 
     def _normalize_across(self, x: Tensor, gain: Tensor | None, shift: Tensor | None, momentum: float) -> Tensor:

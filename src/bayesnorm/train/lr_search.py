@@ -15,6 +15,7 @@ from torch import nn
 from ..data.base import Data
 from ..errors import DivergedError
 from .config import Config
+from .engine import make_trainer
 from .events import Callback, Trying
 from .trainer import Trainer
 from .world import World
@@ -125,7 +126,7 @@ def _train(
     stopping: Callable[[], bool],
 ) -> float:
     torch.manual_seed(config.seed)
-    trainer = Trainer(copy.deepcopy(net), data, config, lr, world)
+    trainer = make_trainer(copy.deepcopy(net), data, config, lr, world)
     last = 0.0
     try:
         for _ in range(config.lr_epochs):

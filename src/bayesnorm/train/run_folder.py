@@ -256,7 +256,7 @@ class RunFolder:
         return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
 
 
-LATER = {"recipe.dropout": 0.0}
+LATER = {"recipe.dropout": 0.0, "config.engine": "auto"}
 """Settings that runs of earlier versions do not have, with what they did then."""
 
 

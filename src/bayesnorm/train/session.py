@@ -18,6 +18,7 @@ from ..data.base import Data
 from ..errors import DivergedError, RunError, StoppedError
 from .checkpoint import Checkpoint
 from .config import Config
+from .engine import make_trainer
 from .environment import changed, environment
 from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped, Tried
 from .lr_search import LrSearch, Trial, as_json, from_json, search
@@ -98,7 +99,7 @@ class Session:
         stored = self._entered(resume)
         lr = self._learning_rate(stored)
         torch.manual_seed(self.config.seed)  # whatever the search has drawn
-        trainer = Trainer(self.net, self.data, self.config, lr, self.world)
+        trainer = make_trainer(self.net, self.data, self.config, lr, self.world)
         self._restore(trainer, stored)
         result = self.disk.result() if self.disk else None
         if result is not None and result["steps"] != trainer.step_count:

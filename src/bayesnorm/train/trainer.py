@@ -123,7 +123,10 @@ class Trainer:
         return found
 
     def _output(self, batch: Batch) -> Tensor:
-        images = batch.images
+        return self._network(batch.images)[: len(batch.targets)]
+
+    def _network(self, images: Tensor) -> Tensor:
+        """Outputs for all images."""
         if self.config.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
@@ -134,7 +137,7 @@ class Trainer:
                 f"the network returned {shape} for {len(self.data.classes)} classes: it must return one tensor of "
                 "logits or log-probabilities with the classes on axis 1"
             )
-        return output[: len(batch.targets)]
+        return output
 
     def _part(self, batch: Batch) -> Tensor | float:
         """Share of this process in the targets of the batch."""

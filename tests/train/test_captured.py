@@ -1,0 +1,185 @@
+"""The captured engine against the plain loop, on the CPU as it is written, on CUDA as a graph."""
+
+import math
+
+import pytest
+import torch
+from small_data import ALONE, made_up, network, state
+from torch import nn
+
+from bayesnorm.data.augment import Augment
+from bayesnorm.data.base import Data
+from bayesnorm.errors import DivergedError
+from bayesnorm.train import Config, fit
+from bayesnorm.train.captured import CHUNK, CapturedTrainer
+from bayesnorm.train.engine import make_trainer
+from bayesnorm.train.trainer import Trainer
+from bayesnorm.train.world import World
+
+METHODS = [(None, "point"), ("batch", "point"), ("weight", "bayes"), ("analytic", "bayes"), ("analytic", "noise")]
+KINDS = (Trainer, CapturedTrainer)
+LR = 0.02
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+def data() -> Data:
+    """Fifty samples: the last batch of an epoch is short."""
+    return made_up(train=50, augment=Augment(shift=1, hflip=True))
+
+
+def epochs(trainer: Trainer, count: int) -> list[dict]:
+    records = []
+    for _ in range(count):
+        while trainer.batch < len(trainer.batches):
+            trainer.step()
+        records.append(trainer.measure())
+        trainer.next_epoch()
+    return records
+
+
+def agree(plain: list[dict], captured: list[dict], rel: float) -> None:
+    for before, now in zip(plain, captured, strict=True):
+        assert {key: now[key] for key in ("epoch", "step")} == {key: before[key] for key in ("epoch", "step")}
+        for key in ("train_loss", "train_nll", "kl", "val_nll", "lr"):
+            assert now[key] == pytest.approx(before[key], rel=rel, abs=1e-12), key
+
+
+@pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "warmup_steps": 7, "kl_warmup": 2.0}, {"channels_last": True}])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("norm", "scale"), METHODS)
+def test_it_computes_what_the_plain_loop_computes(norm, scale, optimizer, extra):
+    """Three epochs, 21 steps; Adam divides by small numbers and is held to less."""
+    config = Config(epochs=3, batch=8, lr=LR, optimizer=optimizer, **extra)
+    plain, captured = (kind(network(norm, scale), data(), config, LR, ALONE) for kind in (Trainer, CapturedTrainer))
+    agree(epochs(plain, 3), epochs(captured, 3), rel=1e-4 if optimizer == "adam" else 1e-5)
+    for (name, a), b in zip(plain.net.state_dict().items(), captured.net.state_dict().values(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_pixels_and_targets_that_do_not_count():
+    segments = made_up(pixels=True)
+    config = Config(epochs=2, batch=7, lr=LR)
+    plain, captured = (
+        kind(network("weight", "bayes", pixels=True), segments, config, LR, ALONE)
+        for kind in (Trainer, CapturedTrainer)
+    )
+    agree(epochs(plain, 2), epochs(captured, 2), rel=1e-5)
+
+
+def test_parameters_keep_their_identity_and_order_in_memory():
+    net = network("analytic", "bayes").to(memory_format=torch.channels_last)
+    before = {name: (parameter, parameter.detach().clone()) for name, parameter in net.named_parameters()}
+    trainer = CapturedTrainer(net, data(), Config(batch=8, lr=LR), LR, ALONE)
+    assert sum(parameter.numel() for parameter, _ in before.values()) == trainer.flat.values.numel()
+    for name, parameter in net.named_parameters():
+        old, value = before[name]
+        assert parameter is old
+        assert torch.equal(parameter, value)
+        if parameter.dim() == 4:
+            last = torch.channels_last
+            assert parameter.is_contiguous(memory_format=last) == value.is_contiguous(memory_format=last)
+        assert parameter.untyped_storage().data_ptr() == trainer.flat.values.untyped_storage().data_ptr()
+
+
+def test_a_look_comes_at_checkpoints_and_at_least_every_so_many_steps():
+    config = Config(epochs=1, batch=8, lr=LR, checkpoint_steps=4)
+    trainer = CapturedTrainer(network("weight"), data(), config, LR, ALONE)
+    places = []
+    while trainer.batch < len(trainer.batches):
+        trainer.step()
+        places.append(trainer.batch)
+    assert places == [4, 6, 7]  # a checkpoint, the last whole batch, the short one
+    assert CHUNK >= 100
+
+
+def test_a_step_that_would_diverge_is_not_taken_nor_any_after_it():
+    config = Config(epochs=1, batch=8, lr=LR)
+    poisoned = data()
+    trainer = CapturedTrainer(network("weight", "bayes"), poisoned, config, LR, ALONE)
+    third = trainer.batches(0, 2)
+    reference = Trainer(network("weight", "bayes"), poisoned, config, LR, ALONE)
+    reference.step()
+    reference.step()
+    order = trainer.batches.permutation(0)
+    poisoned.train.images[order[16]] = math.nan
+    assert third.whole == 8
+    with pytest.raises(DivergedError, match=r"diverged at step 2 \(epoch 1, learning rate 0\.02\)"):
+        trainer.step()
+    for (name, a), b in zip(reference.net.named_parameters(), trainer.net.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_which_engine_is_chosen():
+    net = network("weight")
+    assert type(make_trainer(net, data(), Config(batch=8, lr=LR), LR, ALONE)) is Trainer  # there is no CUDA here
+    assert type(make_trainer(net, data(), Config(batch=8, lr=LR, engine="captured"), LR, ALONE)) is CapturedTrainer
+    assert type(make_trainer(net, data(), Config(batch=8, lr=LR, engine="plain"), LR, ALONE)) is Trainer
+
+
+def mixed() -> nn.Module:
+    net = network("weight")
+    net.register_parameter("wide", nn.Parameter(torch.zeros(1, dtype=torch.float64)))
+    return net
+
+
+@pytest.mark.parametrize(
+    ("net", "where", "config", "world", "why"),
+    [
+        (network("batch"), data(), {"norm_batch": 16}, ALONE, "--norm-batch"),
+        (network("weight"), made_up(augment=Augment(deform=1.0)), {}, ALONE, "deformation"),
+        (network("weight"), data(), {}, World(0, 2, torch.device("cpu")), "several processes"),
+        (mixed(), data(), {}, ALONE, "several types"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused_or_left_to_the_plain_loop(net, where, config, world, why):
+    asked = Config(batch=8, lr=LR, engine="captured", **config)
+    with pytest.raises(ValueError, match=rf"--engine captured: .*{why}.*--engine plain"):
+        make_trainer(net, where, asked, LR, world)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("stop", [1, 4, 6, 9])
+def test_a_run_that_was_interrupted_goes_on_bitwise(optimizer, stop, tmp_path):
+    config = Config(epochs=2, batch=8, lr=LR, engine="captured", optimizer=optimizer, checkpoint_steps=1)
+    whole = fit(network("analytic", "bayes"), data(), config)
+
+    class InterruptError(Exception):
+        pass
+
+    def interrupt(event):
+        if type(event).__name__ == "Saved" and event.step == stop:
+            raise InterruptError
+
+    with pytest.raises(InterruptError):
+        fit(network("analytic", "bayes"), data(), config, out=tmp_path, callbacks=[interrupt])
+    resumed = fit(network("analytic", "bayes"), data(), config, out=tmp_path, resume=True)
+    assert resumed.result["digest"] == whole.result["digest"]
+    assert resumed.history == whole.history
+
+
+@cuda
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("norm", "scale"), METHODS)
+def test_the_graph_computes_what_the_plain_loop_computes(norm, scale, precision):
+    device = torch.device("cuda")
+    config = Config(epochs=2, batch=8, lr=0.005, precision=precision)
+    world = World(0, 1, device)
+    plain, captured = (
+        kind(network(norm, scale).to(device), data().to(device), config, 0.005, world)
+        for kind in (Trainer, CapturedTrainer)
+    )
+    agree(epochs(plain, 2), epochs(captured, 2), rel=1e-4 if precision == "fp32" else 2e-2)
+
+
+@cuda
+def test_warming_up_and_capturing_leave_no_trace():
+    device = torch.device("cuda")
+    trainer = CapturedTrainer(
+        network("batch", "bayes").to(device), data().to(device), Config(batch=8), LR, World(0, 1, device)
+    )
+    trainer._upload()
+    before, generator = state(trainer.net), torch.cuda.get_rng_state()
+    trainer._captured(8)
+    torch.cuda.synchronize()
+    assert all(torch.equal(value, before[name]) for name, value in trainer.net.state_dict().items())
+    assert torch.equal(torch.cuda.get_rng_state(), generator)

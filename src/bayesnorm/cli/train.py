@@ -10,16 +10,18 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ..errors import DivergedError
 from ..report import curves
 from ..report.drawing import save
 from ..train import Config, Recipe, find_lr, fit
 from ..train._load import recipe_of
 from ..train.documents import Trained, final_evaluation
 from ..train.events import Callback
-from ..train.methods import method_name
 from ..train.recipe import prepare, resolve
 from ..train.run_folder import RunFolder
 from .evaluate import evaluated, show
+from .fleet import train_fleet
+from .names import default_name
 from .options import Debug, Device, with_settings
 from .progress import shown
 from .tables import console
@@ -45,6 +47,9 @@ def train(
     out: Out = None,
     resume: Resume = False,
     samples: Annotated[int, typer.Option(help="Draws of the evaluation at the end; 0: a single pass.", min=0)] = 30,
+    fleet: Annotated[
+        Path | None, typer.Option(help="Train the runs of a JSON file, a list of settings, on one device at once.")
+    ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")] = False,
     device: Device = "auto",
     debug: Debug = False,
@@ -54,8 +59,15 @@ def train(
     The folder of the run holds all that is needed to go on after any interruption (--resume) and to evaluate later.
     Several devices: torchrun --nproc-per-node=N -m bayesnorm train ...
     """
+    screen, place = console(), choose_device(device)
+    if fleet is not None:
+        if out is not None or tensorboard:
+            raise ValueError("--fleet: --out and --tensorboard are for one run; the file names the folders")
+        if train_fleet(fleet, settings, resume, samples, place, screen):
+            raise DivergedError("some runs of the fleet diverged; the others are finished")
+        return
     recipe, config, path = asked(settings, out, resume)
-    screen, folder, place = console(), RunFolder(path), choose_device(device)
+    folder = RunFolder(path)
     if resume and _is_done(folder, recipe, config, screen):
         return
     data, net = prepare(recipe, config, place)
@@ -134,10 +146,3 @@ def asked(settings: dict[str, Any], out: Path | None, resume: bool) -> tuple[Rec
         about = folder.about()
         recipe, config = resolve({**recipe_of(about, path).as_dict(), **about["config"], **settings})
     return Recipe(**recipe), Config.from_dict(config), path
-
-
-def default_name(recipe: dict[str, Any], config: dict[str, Any]) -> str:
-    """Name of a run that got none."""
-    made = Recipe(**recipe)
-    method = method_name(made.norm, made.scale, config.get("project", True))
-    return f"{made.data}-{method}-seed{config.get('seed', 0)}"

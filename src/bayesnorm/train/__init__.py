@@ -5,5 +5,7 @@ from ._fit import fit as fit
 from ._load import Loaded as Loaded
 from ._load import load as load
 from .config import Config as Config
+from .fleet import Member as Member
+from .fleet import fit_fleet as fit_fleet
 from .recipe import Recipe as Recipe
 from .session import Run as Run

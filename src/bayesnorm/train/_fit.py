@@ -78,6 +78,18 @@ def find_lr(
         return session.find_lr(resume)
 
 
+def check_trainable(net: nn.Module, data: Data, config: Config) -> World:
+    """Refuse what cannot be trained, before anything is written; returns the processes that take part."""
+    parameter = next(net.parameters(), None)
+    if parameter is None:
+        raise ValueError("the network has no parameters: there is nothing to train")
+    if config.norm_batch is not None and not any(isinstance(m, BatchNorm | _BatchNorm) for m in net.modules()):
+        raise ValueError(f"norm_batch={config.norm_batch}: the network has no batch normalization; leave it out")
+    world = World.current(parameter.device)
+    Batches(data, config.batch, config.seed, config.norm_batch, world.rank, world.size)
+    return world
+
+
 @contextmanager
 def _session(
     net: nn.Module,
@@ -88,15 +100,8 @@ def _session(
     recipe: dict[str, Any] | None,
 ) -> Iterator[Session]:
     """Everything in place that a run needs, and put back afterwards: numerics, signals, the lock of the folder."""
-    parameter = next(net.parameters(), None)
-    if parameter is None:
-        raise ValueError("the network has no parameters: there is nothing to train")
-    if config.norm_batch is not None and not any(isinstance(m, BatchNorm | _BatchNorm) for m in net.modules()):
-        raise ValueError(f"norm_batch={config.norm_batch}: the network has no batch normalization; leave it out")
-    device = parameter.device
-    world = World.current(device)
-    # What cannot be trained is refused before anything is written.
-    Batches(data, config.batch, config.seed, config.norm_batch, world.rank, world.size)
+    world = check_trainable(net, data, config)
+    device = world.device
     with ExitStack() as stack:
         stack.enter_context(numerics(config, device))
         stop = stack.enter_context(caught())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -52,6 +53,7 @@ class CapturedTrainer(Trainer):
         parts: tuple[Any, Any] = (self._inputs, self._terms)
         self.inputs, self.terms = (torch.compile(part, dynamic=False) if config.compile else part for part in parts)
         self.uploaded = False
+        self.begun = 0
 
     def _wrapped(self) -> Callable[[Tensor], Tensor]:
         """The network as it is: what is compiled is the whole objective."""
@@ -61,16 +63,22 @@ class CapturedTrainer(Trainer):
         finally:
             self.config = config
 
-    def step(self, stop: bool = False) -> bool:
-        """As many steps as there are until the next look."""
+    def begin(self) -> None:
+        """Send off as many steps as there are until the next look."""
         self.net.train()
         if not self.uploaded:
             self._upload()
-        count, size = self._ahead()
+        self.begun, size = self._ahead()
         if size not in self.graphs:
             self.graphs[size] = self._captured(size)
-        for _ in range(count):
+        for _ in range(self.begun):
             self.graphs[size]()
+
+    def step(self, stop: bool = False) -> bool:
+        """As many steps as there are until the next look."""
+        if not self.begun:
+            self.begin()
+        count, self.begun = self.begun, 0
         found = [self.failed.double().view(1), self.last, self.totals]
         failed, loss, norm, *totals = torch.cat(found).tolist()
         if failed >= 0:
@@ -148,25 +156,39 @@ class CapturedTrainer(Trainer):
         return explain(self.net, images, step, self.epoch, self.schedule.rate(step), loss, norm)
 
     def _captured(self, size: int) -> Callable[[], None]:
-        """The step as a graph; without CUDA as it is."""
+        """The step as a graph; without CUDA, or where the network does something that no graph can hold, as it is."""
         if self.data.device.type != "cuda":
             return lambda: self._one_step(size)
         before = [(tensor, tensor.clone()) for tensor in self._changing()]
         generator = torch.cuda.get_rng_state(self.data.device)
+        try:
+            return self._graph(size)
+        except RuntimeError as error:
+            if self.config.engine == "captured":
+                raise ValueError(
+                    f"--engine captured: the step cannot be captured ({error}); choose --engine plain"
+                ) from error
+            warnings.warn(f"no graph can hold the step, which is launched piece by piece: {error}", stacklevel=2)
+            return lambda: self._one_step(size)
+        finally:
+            with torch.no_grad():
+                for tensor, value in before:
+                    tensor.copy_(value)
+            torch.cuda.set_rng_state(generator, self.data.device)
+
+    def _graph(self, size: int) -> Callable[[], None]:
+        """Capture the step, after a few that let libraries choose and allocate."""
+        place = self.place.clone()
         side = torch.cuda.Stream(self.data.device)
         side.wait_stream(torch.cuda.current_stream(self.data.device))
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
                 self._one_step(size)
-                self.place.copy_(before[0][1])
+                self.place.copy_(place)
         torch.cuda.current_stream(self.data.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self._one_step(size)
-        with torch.no_grad():
-            for tensor, value in before:
-                tensor.copy_(value)
-        torch.cuda.set_rng_state(generator, self.data.device)
         return graph.replay
 
     def _changing(self) -> list[Tensor]:

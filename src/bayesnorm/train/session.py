@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +96,16 @@ class Session:
 
     def run(self, resume: bool) -> Run:
         """Start or go on, to the end."""
+        running = self.running(resume)
+        while True:
+            try:
+                next(running)
+            except StopIteration as end:
+                run: Run = end.value
+                return run
+
+    def running(self, resume: bool) -> Generator[None, None, Run]:
+        """The same in pieces: it stops where steps are under way, so that others can begin theirs."""
         stored = self._entered(resume)
         lr = self._learning_rate(stored)
         torch.manual_seed(self.config.seed)  # whatever the search has drawn
@@ -105,7 +115,7 @@ class Session:
         if result is not None and result["steps"] != trainer.step_count:
             result = None  # the end was reached, but its checkpoint is damaged
         if not self.world.agree(int(result is not None)):
-            self._train(trainer)
+            yield from self._train(trainer)
             result = self._finish(trainer)
         self.net.eval()
         path = None if self.folder is None else self.folder.path
@@ -240,12 +250,14 @@ class Session:
             tensors["generator.cuda"] = torch.cuda.get_rng_state(self.world.device)
         return tensors
 
-    def _train(self, trainer: Trainer) -> None:
+    def _train(self, trainer: Trainer) -> Iterator[None]:
         steps, epochs = len(trainer.batches), self.config.epochs
         self._emit(Started(self.net, trainer.lr, trainer.step_count, trainer.epoch, epochs, steps))
         while trainer.epoch < epochs:
             stopping = False
             while trainer.batch < steps and not stopping:
+                trainer.begin()
+                yield
                 stopping = self._step(trainer)
                 self._emit(Stepped(trainer.step_count, trainer.running_loss))
                 if stopping or (trainer.batch < steps and self._due(trainer)):

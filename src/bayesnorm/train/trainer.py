@@ -79,6 +79,9 @@ class Trainer:
         """Mean loss of the epoch so far."""
         return self.sums["loss"] / max(1.0, self.sums["count"])
 
+    def begin(self) -> None:
+        """Start what the next step computes, where that does not wait for its result; for trainers side by side."""
+
     def step(self, stop: bool = False) -> bool:
         """One step: forward, backward, check, update, projection.
 

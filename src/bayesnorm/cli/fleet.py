@@ -1,0 +1,80 @@
+"""Many runs at once: ``bayesnorm train --fleet``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ..data.base import Data
+from ..errors import DivergedError, RunError
+from ..train import Config, Member, Recipe, fit_fleet
+from ..train.documents import Trained
+from ..train.numerics import numerics
+from ..train.recipe import resolve
+from ..train.run_folder import RunFolder
+from .evaluate import evaluated, metrics_of
+from .names import default_name
+from .progress import shown
+from .tables import evaluation_table
+
+DATA = ("data", "directory", "split_seed", "image_size", "augment", "masks", "cell_split")
+"""Settings that decide which data a run has: runs that agree in them share it."""
+
+
+def read_fleet(path: Path, common: dict[str, Any]) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Folder and settings of every run of a file, by name.
+
+    Arguments:
+        path: a JSON list of objects, each with settings as in ``config.json`` and, if it likes, ``out``.
+        common: settings of all, which those of the file override.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}; name a JSON file with a list of runs") from error
+    except ValueError as error:
+        raise RunError(f"{path} is no JSON ({error}): write a list of objects with settings") from error
+    if not isinstance(found, list) or not found or not all(isinstance(run, dict) for run in found):
+        raise RunError(f"{path}: write a list of objects with settings, at least one")
+    members: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for run in found:
+        settings = {**common, **{key: value for key, value in run.items() if key != "out"}}
+        recipe, config = resolve(settings)
+        place = Path(run["out"]) if "out" in run else Path("runs") / default_name(recipe, config)
+        if str(place) in members:
+            raise RunError(f'{path}: two runs are to go to {place}; give each an "out" of its own')
+        members[str(place)] = (place, settings)
+    return members
+
+
+def train_fleet(
+    path: Path, common: dict[str, Any], resume: bool, samples: int, place: torch.device, screen: Console
+) -> int:
+    """Train, evaluate and compare the runs of a file; returns how many diverged."""
+    members: dict[str, Member] = {}
+    shared: dict[str, Data] = {}
+    for name, (out, settings) in read_fleet(path, common).items():
+        made, trained = resolve(settings)
+        recipe, config = Recipe(**made), Config.from_dict(trained)
+        key = json.dumps({field: recipe.as_dict()[field] for field in DATA})
+        data = shared[key] = shared.get(key) or recipe.load().to(place)
+        with numerics(config, place):
+            net = recipe.build(data, config.seed, place)
+        members[name] = Member(net, data, config, out, recipe.as_dict())
+    with shown(screen, *members) as callbacks:
+        runs = fit_fleet(members, resume=resume, callbacks={name: [callbacks[name]] for name in members})
+    rows = {}
+    for name, run in runs.items():
+        if isinstance(run, DivergedError):
+            screen.print(f"{name}: {run}", highlight=False, soft_wrap=True)
+            continue
+        member = members[name]
+        done = Trained(RunFolder(member.out), run.net, member.data, member.config, run.result["steps"])
+        rows[name] = metrics_of(evaluated(done, "test", samples, screen))
+    if rows:
+        screen.print(evaluation_table(rows, f"{len(rows)} runs, test set"))
+    return len(runs) - len(rows)

@@ -1,0 +1,129 @@
+"""Many runs on one device at once, each with its own folder, checkpoints and fate."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from ..data.base import Data
+from ..errors import DivergedError, StoppedError
+from ._fit import check_trainable
+from .config import Config
+from .events import Callback
+from .numerics import numerics
+from .run_folder import RunFolder
+from .session import Run, Session
+from .signals import caught
+from .world import World
+
+SHARED = ("precision", "deterministic")
+"""Settings that torch has once for all: the members have to agree on them."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a fleet.
+
+    Arguments:
+        net: trained in place; all are on one device.
+        data: what it learns; members may share it.
+        config: how.
+        out: folder of the run.
+        recipe: stored with the run, so that it can be loaded.
+    """
+
+    net: nn.Module
+    data: Data
+    config: Config
+    out: Path
+    recipe: dict[str, Any] = field(default_factory=dict)
+
+
+def fit_fleet(
+    members: Mapping[str, Member], *, resume: bool = False, callbacks: Mapping[str, Sequence[Callback]] | None = None
+) -> dict[str, Run | DivergedError]:
+    """Train all members, their steps side by side: while one is looked at, those of the others go on.
+
+    Each member becomes what :func:`fit` would have made of it alone, to the last bit, as no run draws from torch's own
+    generators.
+
+    Arguments:
+        members: by name.
+        resume: go on with what was begun; finished runs are returned as they are.
+        callbacks: of each member, called with its events.
+
+    Returns:
+        the run of each member; of one that diverged, the error: it stops alone.
+
+    Raises:
+        StoppedError: SIGTERM or Ctrl-C came; every member has saved its state.
+        RunError: a folder cannot be used; nothing was trained.
+    """
+    device = _check(members)
+    results: dict[str, Run | DivergedError] = {}
+    stopped: list[StoppedError] = []
+    first = next(iter(members.values())).config
+    with ExitStack() as stack:
+        stack.enter_context(numerics(first, device))
+        stop = stack.enter_context(caught())
+        if not resume:
+            for member in members.values():
+                RunFolder(member.out).refuse_taken()
+        running: dict[str, Generator[None, None, Run]] = {}
+        for name, member in members.items():
+            session = Session(
+                *(member.net, member.data.to(device), member.config, World.current(device), stop),
+                *((callbacks or {}).get(name, ()), member.recipe, stack, RunFolder(member.out)),
+            )
+            running[name] = session.running(resume)
+        streams = {name: torch.cuda.Stream(device) if device.type == "cuda" else None for name in members}
+        while running:
+            for name in list(running):
+                stream = streams[name]
+                try:
+                    with nullcontext() if stream is None else torch.cuda.stream(stream):
+                        next(running[name])
+                except StopIteration as end:
+                    results[name] = end.value
+                except DivergedError as error:
+                    results[name] = error
+                except StoppedError as error:
+                    stopped.append(error)
+                else:
+                    continue
+                del running[name]
+    if stopped:
+        raise stopped[0]
+    return {name: results[name] for name in members}
+
+
+def _check(members: Mapping[str, Member]) -> torch.device:
+    """The device of all members; ValueError for what cannot be trained side by side."""
+    if not members:
+        raise ValueError("the fleet has no members: name at least one run")
+    devices = {parameter.device for member in members.values() for parameter in member.net.parameters()}
+    if len(devices) != 1:
+        raise ValueError(f"the fleet is on {len(devices)} devices: put all networks on one")
+    for name in SHARED:
+        found = {getattr(member.config, name) for member in members.values()}
+        if len(found) > 1:
+            raise ValueError(f"--{name} differs within the fleet ({', '.join(map(str, found))}): give all the same")
+    folders = [Path(member.out).absolute() for member in members.values()]
+    if len(set(folders)) < len(folders):
+        raise ValueError("two members of the fleet have the same folder: give each its own")
+    for label, member in members.items():
+        if check_trainable(member.net, member.data, member.config).size > 1:
+            raise ValueError("a fleet is trained by one process: leave torchrun out")
+        if any(isinstance(module, _DropoutNd) and module.p > 0 for module in member.net.modules()):
+            raise ValueError(
+                f"{label}: dropout draws from one generator for the whole fleet, so that its runs would depend on each "
+                "other; train it alone"
+            )
+    return devices.pop()

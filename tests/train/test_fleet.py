@@ -1,0 +1,124 @@
+"""Runs side by side: each as if it were alone."""
+
+import os
+import signal
+
+import pytest
+import torch
+from small_data import made_up, network
+from torch import nn
+
+from bayesnorm.errors import DivergedError, RunError, StoppedError
+from bayesnorm.train import Config, Member, fit, fit_fleet
+from bayesnorm.train.run_folder import RunFolder
+from bayesnorm.train.session import Run
+
+METHODS = {"plain": (None, "point"), "bn": ("batch", "point"), "wn": ("weight", "bayes"), "an": ("analytic", "bayes")}
+DATA = made_up()
+
+
+def configs(engine, **more):
+    """Other lengths, batches and learning rates for each."""
+    sizes = {"plain": (3, 8, 0.02), "bn": (2, 16, 0.05), "wn": (4, 12, 0.01), "an": (3, 7, 0.01)}
+    return {
+        name: Config(epochs=epochs, batch=batch, lr=lr, engine=engine, seed=number, **more)
+        for number, (name, (epochs, batch, lr)) in enumerate(sizes.items())
+    }
+
+
+def fleet(folder, engine="captured", **more):
+    found = configs(engine, **more)
+    return {name: Member(network(*METHODS[name]), DATA, found[name], folder / name) for name in METHODS}
+
+
+@pytest.mark.parametrize("engine", ["plain", "captured"])
+def test_every_member_is_what_it_would_be_alone(engine, tmp_path):
+    together = fit_fleet(fleet(tmp_path, engine))
+    assert list(together) == list(METHODS)
+    for name, config in configs(engine).items():
+        alone = fit(network(*METHODS[name]), DATA, config)
+        run = together[name]
+        assert isinstance(run, Run)
+        assert run.result["digest"] == alone.result["digest"]
+        assert run.history == alone.history
+        assert RunFolder(tmp_path / name).result()["state"] == "finished"
+
+
+def test_steps_of_the_members_take_turns(tmp_path):
+    order = []
+    callbacks = {name: [lambda event, name=name: order.append((name, type(event).__name__))] for name in METHODS}
+    fit_fleet(fleet(tmp_path, "plain"), callbacks=callbacks)
+    stepped = [name for name, kind in order if kind == "Stepped"]
+    assert stepped[:8] == [*METHODS, *METHODS]
+
+
+def test_one_that_diverges_stops_alone(tmp_path):
+    members = fleet(tmp_path)
+    wild = network("weight", "bayes")
+    with torch.no_grad():
+        next(wild.parameters()).fill_(torch.nan)
+    members["wn"] = Member(wild, DATA, members["wn"].config, tmp_path / "wn")
+    found = fit_fleet(members)
+    assert isinstance(found["wn"], DivergedError)
+    assert RunFolder(tmp_path / "wn").result()["state"] == "diverged"
+    assert [type(found[name]) for name in ("plain", "bn", "an")] == [Run, Run, Run]
+
+
+def test_a_signal_stops_all_and_they_go_on_bitwise(tmp_path):
+    whole = fit_fleet(fleet(tmp_path / "whole", checkpoint_steps=2))
+
+    def interrupt(event):
+        if type(event).__name__ == "Stepped" and event.step == 4:  # a second signal would end the process
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedError) as stopped:
+        fit_fleet(fleet(tmp_path / "cut", checkpoint_steps=2), callbacks={"an": [interrupt]})
+    assert stopped.value.exit_code == 143
+    states = [RunFolder(tmp_path / "cut" / name).result() for name in METHODS]
+    assert None in states
+    assert all(RunFolder(tmp_path / "cut" / name).peek() is not None for name in METHODS)
+    resumed = fit_fleet(fleet(tmp_path / "cut", checkpoint_steps=2), resume=True)
+    for name, run in whole.items():
+        assert resumed[name].result["digest"] == run.result["digest"]
+        assert resumed[name].history == run.history
+
+
+def test_a_finished_fleet_is_returned_as_it_is(tmp_path):
+    first = fit_fleet(fleet(tmp_path))
+    events = []
+    again = fit_fleet(fleet(tmp_path), resume=True, callbacks={name: [events.append] for name in METHODS})
+    assert {name: run.result for name, run in again.items()} == {name: run.result for name, run in first.items()}
+    assert events == []
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything_is_trained(tmp_path):
+    fit(network("analytic", "bayes"), DATA, configs("captured")["an"], out=tmp_path / "an")
+    with pytest.raises(RunError, match="holds a run already"):
+        fit_fleet(fleet(tmp_path))
+    assert not (tmp_path / "plain").exists()
+
+
+def other():
+    return network("batch")
+
+
+def dropping():
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda members, path: members.clear(), "no members"),
+        (lambda members, path: members.update(bn=Member(other(), DATA, Config(precision="bf16"), path)), "precision"),
+        (lambda members, path: members.update(bn=Member(network("batch"), DATA, Config(), path / "an")), "same folder"),
+        (lambda members, path: members.update(bn=Member(dropping(), DATA, Config(), path / "bn")), "dropout draws"),
+        (lambda members, path: members.update(bn=Member(nn.Flatten(), DATA, Config(), path / "bn")), "no parameters"),
+    ],
+)
+def test_what_cannot_be_trained_side_by_side_is_refused(change, why, tmp_path):
+    members = fleet(tmp_path)
+    change(members, tmp_path)
+    with pytest.raises(ValueError, match=why):
+        fit_fleet(members)
+    assert list(tmp_path.iterdir()) == []

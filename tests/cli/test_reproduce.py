@@ -1,5 +1,6 @@
 """``bayesnorm reproduce`` as a person types it."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -174,3 +175,15 @@ def test_sigterm_while_training_exits_143_and_the_same_command_goes_on(
     stopped, whole = (json.loads((tmp_path / out / "fig1.json").read_text()) for out in ("stopped", "whole"))
     assert len({run["digest"] for run in whole["runs"].values()}) == 2
     assert stopped == whole
+
+
+def test_figures_whose_runs_diverged_are_named_and_the_others_made(
+    reproduce: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRESETS, "smoke", dataclasses.replace(TINY, lr={"none": 1e30, "batch": 0.02}))
+    status, out, err = reproduce("fig1", "fig2", "--processes", "1", "--device", "cpu")
+    assert status == 3
+    assert "fig1: digits-none-seed0: diverged at step" in out
+    assert "fig1 could not be made" in err
+    assert not (tmp_path / "paper-smoke" / "fig1.json").exists()
+    assert (tmp_path / "paper-smoke" / "fig2.json").exists()

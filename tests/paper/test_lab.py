@@ -1,5 +1,6 @@
 """The lab: trains each run once, after those that it needs, and says what is missing before it trains anything."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bayesnorm.errors import DataError, RunError, StoppedError
+from bayesnorm.errors import DataError, DivergedError, RunError, StoppedError
 from bayesnorm.paper import PRESETS, Lab, Preset, Wanted
 from bayesnorm.paper import lab as lab_module
 from bayesnorm.paper.wanted import BATCH
@@ -50,6 +51,22 @@ def test_a_run_comes_after_what_it_needs_and_is_trained_once(tmp_path: Path) -> 
     for run in (BATCH, OTHER):
         lines = (lab.folder(run).path / "events.jsonl").read_text().splitlines()
         assert [json.loads(line)["event"] for line in lines] == ["start", "finish"]
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_run_that_diverges_ends_neither_the_others_nor_what_does_not_need_it(tmp_path: Path, at_once: int) -> None:
+    wild = dataclasses.replace(TINY, lr={**TINY.lr, "batch": 1e30})
+    lab = Lab(tmp_path, wild, Shown(), at_once=at_once)
+    sound = Wanted("analytic+projection")
+    lab.train([OTHER, sound, BATCH])
+    assert (lab.folder(BATCH).result() or {})["state"] == "diverged"
+    assert (lab.folder(sound).result() or {})["state"] == "finished"
+    assert not lab.folder(OTHER).exists()
+    assert (lab.lost(sound), lab.lost(BATCH), lab.lost(OTHER)) == (None, BATCH, BATCH)
+    lab.complete([sound])
+    for run in (BATCH, OTHER):
+        with pytest.raises(DivergedError, match=r"digits-batch-seed0: diverged at step"):
+            Lab(tmp_path, wild, refused).complete([run])
 
 
 def test_an_evaluation_that_is_missing_is_made_without_training(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ..errors import DivergedError
 from ..paper import EXHIBITS, PRESETS, Lab, reproduce
 from ..paper.reproduce import comparison, files_of
 from ..train.events import Callback
@@ -75,11 +76,23 @@ def reproduce_(
     lab = Lab(folder, PRESETS[preset.value], show, directory, cells, str(place), at_once)
     if any(EXHIBITS[name].cells for name in chosen):
         lab.place(cells=True)
-    lab.complete([run for name in chosen for run in EXHIBITS[name].wanted(lab.preset)])
-    for name in chosen:
-        _compare(screen, reproduce(EXHIBITS[name], lab))
-        files = ", ".join(str(path) for path in files_of(folder, name))
-        screen.print(f"written: {files}\n", highlight=False, soft_wrap=True)
+    lab.train([run for name in chosen for run in EXHIBITS[name].wanted(lab.preset)])
+    lost = [name for name in chosen if not _made(screen, name, lab)]
+    if lost:
+        raise DivergedError(f"{', '.join(lost)} could not be made, as runs diverged; delete their folders to try again")
+
+
+def _made(screen: Console, name: str, lab: Lab) -> bool:
+    """Make a figure, compare its numbers, say where it is; False if a run that it needs diverged."""
+    try:
+        document = reproduce(EXHIBITS[name], lab)
+    except DivergedError as error:
+        screen.print(f"{name}: {error}\n", highlight=False, soft_wrap=True)
+        return False
+    _compare(screen, document)
+    files = ", ".join(str(path) for path in files_of(lab.out, name))
+    screen.print(f"written: {files}\n", highlight=False, soft_wrap=True)
+    return True
 
 
 def _list(screen: Console) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Any
 
 from .. import bn_noise
 from ..data.base import Data
-from ..errors import DataError, StoppedError
+from ..errors import DataError, DivergedError, StoppedError
 from ..evaluate.baselines import training_batches
 from ..train import load
 from ..train.documents import Document, Trained, evaluation, robustness, stored, stored_evaluation
 from ..train.events import Callback, Record
-from ..train.job import Job, complete, complete_named
+from ..train.job import Job, complete
 from ..train.recipe import NO_FILES, Recipe, resolve
 from ..train.run_folder import RunFolder
 from ..train.workers import side_by_side
@@ -52,14 +52,30 @@ class Lab:
     at_once: int = 1
 
     def complete(self, wanted: Iterable[Wanted]) -> None:
-        """Train and evaluate all that is not finished yet; a run after those that it needs."""
+        """As :meth:`train`; DivergedError if one of them, or one that it needs, diverged."""
+        whole = list(dict.fromkeys(wanted))
+        self.train(whole)
+        for run in whole:
+            lost = self.lost(run)
+            if lost is not None:
+                why = (self.folder(lost).result() or {})["message"]
+                raise DivergedError(f"{lost.name(self.preset)}: {why}")
+
+    def lost(self, run: Wanted) -> Wanted | None:
+        """The run itself, or one that it needs, if it diverged."""
+        if (self.folder(run).result() or {}).get("state") == "diverged":
+            return run
+        return next((lost for other in run.needs if (lost := self.lost(other)) is not None), None)
+
+    def train(self, wanted: Iterable[Wanted]) -> None:
+        """Train and evaluate all that is not finished yet, a run after those that it needs; what diverges stays so."""
         whole = list(dict.fromkeys(wanted))
         for run in whole:
             self.place(run.cells)  # what is missing is said before others are trained
         needed = [other for run in whole for other in run.needs]
         if needed:
-            self.complete(needed)
-        jobs = {run.name(self.preset): self.job(run) for run in whole}
+            self.train(needed)
+        jobs = {run.name(self.preset): self.job(run) for run in whole if self.lost(run) is None}
         missing = {name: job for name, job in jobs.items() if not job.is_done()}
         if not missing:
             return
@@ -68,7 +84,7 @@ class Lab:
                 for name, job in missing.items():
                     _alone(name, job, callbacks[name])
             else:
-                side_by_side(list(missing), complete_named, (missing,), callbacks, self.at_once)
+                side_by_side(list(missing), _in_its_process, (missing,), callbacks, self.at_once)
 
     def job(self, run: Wanted) -> Job:
         """What is trained for a run; those that it needs are finished."""
@@ -146,10 +162,17 @@ class Lab:
 
 
 def _alone(name: str, job: Job, emit: Callback) -> None:
-    """Complete a job in this process; stopped, it says how a reproduction goes on."""
+    """Complete a job in this process; stopped, it says how a reproduction goes on. One that diverges is stored so."""
     try:
-        complete(job, emit)
+        with suppress(DivergedError):
+            complete(job, emit)
     except StoppedError as error:
         raise StoppedError(
             f"{name}: stopped by signal {error.signal}: the same command goes on", error.signal
         ) from None
+
+
+def _in_its_process(name: str, emit: Callback, jobs: Mapping[str, Job]) -> None:
+    """Complete the job of that name; one that diverges is stored so, and does not end the others."""
+    with suppress(DivergedError):
+        complete(jobs[name], emit)

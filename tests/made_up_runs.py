@@ -65,7 +65,8 @@ def evaluation(ways: dict[str, dict[str, Any]], bayes: bool) -> dict[str, Any]:
     """The document of a run that predicts in these ways."""
     channels = {name: [0.1 + 0.02 * i for i in range(count)] for name, count in LAYERS.items()} if bayes else {}
     return {
-        **{"split": "test", "samples": 30, "step": 100, "network": "abc", "data": "pets", "classes": CLASSES},
+        **{"split": "test", "samples": 30, "step": 100, "network": "abc", "data": "pets"},
+        **{"classes": CLASSES, "images": 1000},
         "metrics": ways,
         "reliability": {way: reliability() for way in ways},
         "coverage": {way: coverage(1 - found["accuracy"]) for way, found in ways.items()},

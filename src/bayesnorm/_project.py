@@ -32,7 +32,7 @@ def project_(net: nn.Module, *, weights: bool = True, momentum: torch.optim.Opti
     """
     layers = norm_layers(net)
     if weights:
-        _refuse_shared(net, layers)
+        refuse_shared(net, layers)
         done: set[int] = set()
         for layer in layers.values():
             if layer.weight_vectors() is None or id(layer.weight) in done:
@@ -57,7 +57,7 @@ def _project_weight(layer: NormLayer, weight: Tensor, optimizer: torch.optim.Opt
             buffer.sub_(geometry.scaled(weight, along))
 
 
-def _refuse_shared(net: nn.Module, layers: dict[str, NormLayer]) -> None:
+def refuse_shared(net: nn.Module, layers: dict[str, NormLayer]) -> None:
     """The length of a weight matters to a layer without normalization."""
     normalized = {id(layer.weight): name for name, layer in layers.items() if layer.weight_vectors() is not None}
     for path, module in net.named_modules():

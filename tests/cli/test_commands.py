@@ -577,6 +577,14 @@ def test_options_and_choices_complete(words, expected, monkeypatch, capsys):
     assert capsys.readouterr().out.split() == expected
 
 
+def test_an_evaluation_of_an_earlier_step_is_not_shown_as_that_of_the_run(there, bayesnorm_):
+    folder = RunFolder(there)
+    document = folder.read("evaluation-test.json")
+    assert "(val)" not in bayesnorm_("runs")[1]
+    folder.write("evaluation-test.json", {**document, "step": document["step"] - 1})
+    assert "(val)" in bayesnorm_("runs")[1]
+
+
 def test_images_of_another_kind_are_told_apart(there, tmp_path, bayesnorm_):
     images(tmp_path / "elsewhere")
     status, out, err = bayesnorm_("eval", there, "--samples", 2, "--outside", tmp_path / "elsewhere")

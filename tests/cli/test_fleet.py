@@ -69,6 +69,8 @@ def test_one_that_diverges_is_named_and_the_status_is_3(tmp_path, call):
         ('[{"nrom": "batch"}]', "unknown setting 'nrom'"),
         ('[{"lr": 0.1}, {"lr": 0.2}]', "two runs are to go to"),
         ('[{"lr": -1}]', "lr=-1"),
+        ('[{"width": "a"}]', "wrong type"),
+        ('[{"out": 5}]', '"out" is 5'),
     ],
 )
 def test_bad_files_are_refused_in_one_line(content, why, tmp_path, call):

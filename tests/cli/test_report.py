@@ -74,6 +74,13 @@ def test_page_and_figures(report: Call) -> None:
             assert len(image.convert("RGB").getcolors(1 << 24) or []) > 20
 
 
+def test_a_run_without_a_checkpoint_is_shown_beside_the_others(report: Call) -> None:
+    assert main(["train", *QUICK, "--lr", "1e30", "--norm", "weight", "--out", "runs/wild"]) == 3
+    status, out, err = report("runs/batch", "runs/wild", "-o", "x.html")
+    assert (status, "wild has no checkpoint: it is shown without an evaluation" in out) == (0, True), err
+    assert "diverged" in Path("x.html").read_text()
+
+
 def test_what_is_missing_is_measured_once(report: Call) -> None:
     before = written("bayes")
     assert list(before) == ["evaluation-test.json"]

@@ -9,7 +9,10 @@ from torch import Tensor
 
 import bayesnorm
 from bayesnorm._predict import Prediction
+from bayesnorm.data import Split, digits, make_data
+from bayesnorm.data.foreign import range_of
 from bayesnorm.evaluate.ood import Separation, between, scores_of, separation, separations
+from bayesnorm.models import all_cnn
 
 
 def counted_auroc(inside: Tensor, outside: Tensor) -> float:
@@ -149,7 +152,21 @@ def test_two_data_sets_are_told_apart_as_by_their_predictions(scale, samples):
 def test_another_data_set_is_standardized_as_the_network_knows_it():
     data, net = made_up(), network("weight")
     other = made_up(seed=1)
-    assert between(net, data, other) == between(net, data, other.test.images)
+    low, high = range_of(other)
+    least, most = range_of(data)
+    images = least + (other.test.images - low) / (high - low) * (most - least)
+    assert between(net, data, other) == between(net, data, images)
+
+
+def test_the_same_images_in_other_units_are_not_another_kind():
+    """uint8 against floating point: nothing tells a set from itself."""
+    data, net = digits(), all_cnn("weight", "point", "same", width=0.0625, in_channels=1)
+    as_bytes = [
+        Split((part.images * 255 / 16).round().to(torch.uint8), part.targets) for part in (data.train, data.test)
+    ]
+    stored = make_data("bytes", as_bytes[0], as_bytes[1], as_bytes[1], data.classes)
+    assert between(net, data, stored)["entropy"].auroc == pytest.approx(0.5, abs=0.02)
+    assert between(net, stored, data)["entropy"].auroc == pytest.approx(0.5, abs=0.02)
 
 
 def test_pixels_are_averaged_over_each_image():

@@ -24,7 +24,7 @@ from bayesnorm.cli import progress, world
 from bayesnorm.data import digits
 from bayesnorm.evaluate import _bn_draws, baselines
 from bayesnorm.moments import core, record
-from bayesnorm.train import Config, _fit, numerics, run_folder, signals, tensorboard
+from bayesnorm.train import Config, _fit, fleet, numerics, run_folder, signals, tensorboard
 from bayesnorm.train.events import Started
 
 Case = tuple[AbstractContextManager[Any], Callable[[], Any], Callable[[Any], None]]
@@ -117,6 +117,10 @@ def _numbered(path: Path) -> Case:
         lambda: [runtime.samples for runtime in networks],
         _nothing,
     )
+
+
+def _turn(path: Path) -> Case:
+    return fleet._Turn(torch.device("cpu")), lambda: torch.get_rng_state().tolist(), lambda entered: torch.rand(3)
 
 
 def _sample(path: Path) -> Case:
@@ -259,6 +263,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "bayesnorm.train.signals.caught": _caught,
     "bayesnorm.train.run_folder.RunFolder.held": _held,
     "bayesnorm.train._fit._session": _session,
+    "bayesnorm.train.fleet._Turn": _turn,
     "bayesnorm.train.tensorboard.tensorboard": _tensorboard,
     "bayesnorm.cli.world.distributed": _distributed,
     "bayesnorm.cli.progress.shown": _shown,

@@ -64,6 +64,47 @@ def test_one_that_diverges_stops_alone(tmp_path):
     assert [type(found[name]) for name in ("plain", "bn", "an")] == [Run, Run, Run]
 
 
+class Dropping(nn.Module):
+    """Draws from torch's own generator, in a function where no module tells of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.layer(nn.functional.dropout(x.flatten(1), 0.5, self.training))
+
+
+def test_members_that_draw_from_torch_have_its_generator_to_themselves(tmp_path):
+    def made():
+        torch.manual_seed(7)
+        return {name: Dropping() for name in ("a", "b")}
+
+    found = {name: Config(epochs=2, batch=8, lr=0.1, seed=seed) for seed, name in enumerate(("a", "b"))}
+    torch.manual_seed(11)
+    members = {name: Member(net, DATA, found[name], tmp_path / name) for name, net in made().items()}
+    before = torch.get_rng_state()
+    together = fit_fleet(members)
+    assert torch.equal(torch.get_rng_state(), before)
+    for name, net in made().items():
+        assert fit(net, DATA, found[name]).history == together[name].history
+
+
+def test_another_error_in_one_is_told_after_the_others_have_saved(tmp_path):
+    class WrongError(Exception):
+        pass
+
+    def wrong(event):
+        if type(event).__name__ == "Stepped" and event.step >= 2:
+            raise WrongError
+
+    with pytest.raises(WrongError):
+        fit_fleet(fleet(tmp_path, "plain"), callbacks={"bn": [wrong]})
+    assert all(RunFolder(tmp_path / name).peek() is not None for name in ("plain", "wn", "an"))
+    resumed = fit_fleet(fleet(tmp_path, "plain"), resume=True)
+    assert all(isinstance(run, Run) for run in resumed.values())
+
+
 def test_a_signal_stops_all_and_they_go_on_bitwise(tmp_path):
     whole = fit_fleet(fleet(tmp_path / "whole", checkpoint_steps=2))
 
@@ -102,17 +143,13 @@ def other():
     return network("batch")
 
 
-def dropping():
-    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (lambda members, path: members.clear(), "no members"),
         (lambda members, path: members.update(bn=Member(other(), DATA, Config(precision="bf16"), path)), "precision"),
         (lambda members, path: members.update(bn=Member(network("batch"), DATA, Config(), path / "an")), "same folder"),
-        (lambda members, path: members.update(bn=Member(dropping(), DATA, Config(), path / "bn")), "dropout draws"),
+        (lambda members, path: members.update(bn=Member(members["an"].net, DATA, Config(), path / "bn")), "share"),
         (lambda members, path: members.update(bn=Member(nn.Flatten(), DATA, Config(), path / "bn")), "no parameters"),
     ],
 )

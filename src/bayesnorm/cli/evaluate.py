@@ -51,9 +51,9 @@ def evaluate(
     found = load(run, directory, choose_device(device))
     screen = console()
     trained = Trained(found.folder, found.net, found.data, found.config, found.step)
+    images = None if outside is None else foreign(outside, found.data)
     show(screen, found.folder, evaluated(trained, split.value, samples, screen))
-    if outside is not None:
-        images = foreign(outside, found.data)
+    if images is not None:
         title = f"{len(images)} images of {outside} against {len(found.data.test)} of the test set"
         screen.print(separation_table(between(found.net, found.data, images, samples), title))
 

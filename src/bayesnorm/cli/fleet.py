@@ -43,7 +43,15 @@ def read_fleet(path: Path, common: dict[str, Any]) -> dict[str, tuple[Path, dict
     members: dict[str, tuple[Path, dict[str, Any]]] = {}
     for run in found:
         settings = {**common, **{key: value for key, value in run.items() if key != "out"}}
+        if not isinstance(run.get("out", ""), str):
+            raise RunError(f'{path}: "out" is {run["out"]!r}; give the name of a folder')
         recipe, config = resolve(settings)
+        try:
+            Recipe(**recipe), Config.from_dict(config)
+        except TypeError as error:
+            raise RunError(
+                f"{path}: a setting has a value of the wrong type ({error}); see config.json of a run"
+            ) from error
         place = Path(run["out"]) if "out" in run else Path("runs") / default_name(recipe, config)
         if str(place) in members:
             raise RunError(f'{path}: two runs are to go to {place}; give each an "out" of its own')

@@ -15,7 +15,7 @@ from ..report.drawing import replace, save
 from ..report.figures import figures_of
 from ..report.page import page
 from ..report.summary import read
-from ..train import load
+from ..train import checkpoint, load
 from ..train.documents import ROBUSTNESS, Trained, certainty, evaluation, robustness
 from ..train.run_folder import RunFolder
 from .options import Debug, Device, Dir
@@ -51,6 +51,9 @@ def report(
             def tell(what: str, name: str = name) -> None:
                 bar.update(task, description=f"{what} {name}", advance=1)
 
+            if checkpoint.latest(RunFolder(path).checkpoints) is None:
+                screen.print(f"{name} has no checkpoint: it is shown without an evaluation", highlight=False)
+                continue
             _measure(path, directory, place, samples, tell)
     summaries = [read(path, name) for path, name in names.items()]
     replace(out, page(summaries, "bayesnorm report").encode())

@@ -58,6 +58,8 @@ def row(path: Path, base: Path) -> list[str]:
     state = result["state"] if result else "running" if folder.is_held() else "resumable"
     if state == "running":
         history = folder.lines()
+    if test is not None and history and test["step"] < history[-1]["step"]:
+        test = None  # the run has gone on since
     return [name, about["data"]["name"], method, f"{len(history)}/{config['epochs']}", *_scores(history, test), state]
 
 

@@ -24,10 +24,30 @@ def foreign(directory: str | Path, data: Data) -> Tensor:
     if not files:
         raise DataError(f"{directory}: no images there; name a folder with image files")
     images = torch.stack([_in_channels(pixels_of(path, (height, width)), channels) for path in files])
+    return in_units_of(data, images, 0.0, 255.0)
+
+
+def in_units_of(data: Data, images: Tensor, low: float, high: float) -> Tensor:
+    """Images whose values go from ``low`` to ``high``, with the range, the type and the device of a data set."""
     if data.train.images.dtype == torch.uint8:
-        return images.to(data.device)
-    low, high = data.train.images.amin().item(), data.train.images.amax().item()
-    return (low + images.float() / 255 * (high - low)).to(data.device)
+        if images.dtype == torch.uint8:
+            return images.to(data.device)
+        scaled = 255 * (images.float() - low) / max(high - low, 1e-12)
+        return scaled.round().clamp(0, 255).to(data.device, torch.uint8)
+    least, most = range_of(data)
+    return (least + (images.float() - low) / max(high - low, 1e-12) * (most - least)).to(data.device)
+
+
+def range_of(data: Data) -> tuple[float, float]:
+    """Least and largest value of an image of a data set.
+
+    >>> from bayesnorm.data.digits import digits
+    >>> range_of(digits())
+    (0.0, 16.0)
+    """
+    if data.train.images.dtype == torch.uint8:
+        return 0.0, 255.0
+    return data.train.images.amin().item(), data.train.images.amax().item()
 
 
 def _in_channels(image: Tensor, channels: int) -> Tensor:

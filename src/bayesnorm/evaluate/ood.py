@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .._predict import Prediction
 from ..data.base import Data
+from ..data.foreign import in_units_of, range_of
 from ..data.passes import images_of
 from ._averaging import pieces
 from .evaluation import predicted_by, ways
@@ -100,10 +101,13 @@ def between(net: nn.Module, inside: Data, outside: Data | Tensor, samples: int =
     Arguments:
         net: on the device of its data.
         inside: what it was trained on.
-        outside: another data set, whose test images are taken; or images ``(N, C, H, W)`` in the units of ``inside``.
+        outside: another data set, whose test images are taken, its black and white as those of ``inside``; or images
+            ``(N, C, H, W)`` in the units of ``inside``.
         samples: draws of the scales, if the network has any; 0 for a single pass.
     """
-    images = outside.test.images if isinstance(outside, Data) else outside
+    if isinstance(outside, Data):
+        outside = in_units_of(inside, outside.test.images, *range_of(outside))
+    images = outside
     if images.dim() != 4 or images.size(1) != inside.image_size[0]:
         raise ValueError(
             f"outside: images of shape {tuple(images.shape)}, but the network takes {inside.image_size[0]} channels"

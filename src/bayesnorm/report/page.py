@@ -138,8 +138,7 @@ def _header(runs: Sequence[Summary], title: str) -> Html:
 
 
 def _images(run: Summary) -> int | None:
-    metrics = ((run.evaluation or {}).get("metrics") or {}).values()
-    return next((way["count"] for way in metrics if way.get("count")), None)
+    return (run.evaluation or {}).get("images")
 
 
 def _contents() -> Html:

@@ -15,6 +15,7 @@ from ..data.base import Data
 from ..data.batches import Batches
 from ..norms import BatchNorm
 from .config import Config
+from .engine import refuse_engine
 from .events import Callback
 from .lr_search import LrSearch
 from .numerics import numerics
@@ -87,6 +88,7 @@ def check_trainable(net: nn.Module, data: Data, config: Config) -> World:
         raise ValueError(f"norm_batch={config.norm_batch}: the network has no batch normalization; leave it out")
     world = World.current(parameter.device)
     Batches(data, config.batch, config.seed, config.norm_batch, world.rank, world.size)
+    refuse_engine(net, data, config, world)
     return world
 
 

@@ -74,6 +74,11 @@ class CapturedTrainer(Trainer):
         for _ in range(self.begun):
             self.graphs[size]()
 
+    def release(self) -> None:
+        """Give every parameter memory of its own again; the graphs, which know the old, go."""
+        self.graphs.clear()
+        self.flat.release()
+
     def step(self, stop: bool = False) -> bool:
         """As many steps as there are until the next look."""
         if not self.begun:
@@ -151,8 +156,8 @@ class CapturedTrainer(Trainer):
 
     def _diverged(self, step: int, loss: float, norm: float) -> Exception:
         """The state is that before the step, but for running averages: say what happened there."""
-        index = step - self.epoch * len(self.batches)
-        images = self.batches(self.epoch, index).images
+        self.batch = step - self.epoch * len(self.batches)
+        images = self.batches(self.epoch, self.batch).images
         return explain(self.net, images, step, self.epoch, self.schedule.rate(step), loss, norm)
 
     def _captured(self, size: int) -> Callable[[], None]:

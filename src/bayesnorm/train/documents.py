@@ -25,7 +25,7 @@ from .state import digest
 Document = dict[str, Any]
 Progress = Callable[[int], None]
 
-VERSION = 2
+VERSION = 3
 """Of the documents; older ones are made anew."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """How a folder that may not be written says so: by permission, or a file system mounted for reading."""
@@ -67,6 +67,7 @@ def evaluation(
             "samples": samples,
             "step": run.step,
             "data": run.data.name,
+            "images": len(run.data.part(part)),
             "classes": list(run.data.classes),
             **as_json(judged),
             "sigma_over_s": {name: ratio.mean().item() for name, ratio in ratios.items()},

@@ -19,13 +19,18 @@ def make_trainer(net: nn.Module, data: Data, config: Config, lr: float, world: W
     Arguments are those of :class:`Trainer`. ``"auto"`` captures on CUDA what can be captured; ``"captured"`` refuses
     what cannot.
     """
-    obstacle = _obstacle(net, data, config, world)
-    if config.engine == "captured" and obstacle is not None:
-        raise ValueError(f"--engine captured: {obstacle}; choose --engine plain")
+    refuse_engine(net, data, config, world)
     captured = config.engine == "captured" or (config.engine == "auto" and data.device.type == "cuda")
-    if captured and obstacle is None:
+    if captured and _obstacle(net, data, config, world) is None:
         return CapturedTrainer(net, data, config, lr, world)
     return Trainer(net, data, config, lr, world)
+
+
+def refuse_engine(net: nn.Module, data: Data, config: Config, world: World) -> None:
+    """ValueError if the captured engine is asked for and cannot do it."""
+    obstacle = _obstacle(net, data, config, world) if config.engine == "captured" else None
+    if obstacle is not None:
+        raise ValueError(f"--engine captured: {obstacle}; choose --engine plain")
 
 
 def _obstacle(net: nn.Module, data: Data, config: Config, world: World) -> str | None:

@@ -56,6 +56,11 @@ class Flat:
         """Every tensor that an update changes."""
         return [self.values, *self.moments, self.steps]
 
+    def release(self) -> None:
+        """Parameters with memory of their own, as they were before."""
+        for parameter in self.parameters:
+            parameter.data = parameter.data.clone(memory_format=torch.preserve_format)
+
     def gathered(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """One tensor of all gradients; 0 where a parameter has none."""
         parts = [
@@ -95,7 +100,7 @@ class Flat:
         self.steps.add_(good)
         first.lerp_(gradient, 0.1)
         second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        count = self.steps[0]
+        count = self.steps[0].double()  # near 1 the powers cancel
         scale = (1 - 0.999**count).sqrt()
         return first / (1 - 0.9**count) * scale / (second.sqrt() + 1e-8 * scale)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch import Tensor, nn
 
 from ..data.base import Data
 from ..errors import DivergedError, StoppedError
@@ -51,8 +51,8 @@ def fit_fleet(
 ) -> dict[str, Run | DivergedError]:
     """Train all members, their steps side by side: while one is looked at, those of the others go on.
 
-    Each member becomes what :func:`fit` would have made of it alone, to the last bit, as no run draws from torch's own
-    generators.
+    Each member becomes what :func:`fit` would have made of it alone, to the last bit: it has torch's generators to
+    itself.
 
     Arguments:
         members: by name.
@@ -64,11 +64,11 @@ def fit_fleet(
 
     Raises:
         StoppedError: SIGTERM or Ctrl-C came; every member has saved its state.
-        RunError: a folder cannot be used; nothing was trained.
+        RunError: a folder cannot be used; nothing was trained. After any other error all have saved their state.
     """
     device = _check(members)
     results: dict[str, Run | DivergedError] = {}
-    stopped: list[StoppedError] = []
+    failed: list[Exception] = []
     first = next(iter(members.values())).config
     with ExitStack() as stack:
         stack.enter_context(numerics(first, device))
@@ -83,24 +83,25 @@ def fit_fleet(
                 *((callbacks or {}).get(name, ()), member.recipe, stack, RunFolder(member.out)),
             )
             running[name] = session.running(resume)
-        streams = {name: torch.cuda.Stream(device) if device.type == "cuda" else None for name in members}
+        turns = {name: _Turn(device) for name in members}
         while running:
             for name in list(running):
-                stream = streams[name]
                 try:
-                    with nullcontext() if stream is None else torch.cuda.stream(stream):
+                    with turns[name]:
                         next(running[name])
                 except StopIteration as end:
                     results[name] = end.value
                 except DivergedError as error:
                     results[name] = error
-                except StoppedError as error:
-                    stopped.append(error)
+                except Exception as error:
+                    # The others save their state first; what went wrong is told then.
+                    stop.signal = stop.signal or signal.SIGTERM
+                    failed = [error, *failed] if not isinstance(error, StoppedError) else [*failed, error]
                 else:
                     continue
                 del running[name]
-    if stopped:
-        raise stopped[0]
+    if failed:
+        raise failed[0]
     return {name: results[name] for name in members}
 
 
@@ -115,15 +116,46 @@ def _check(members: Mapping[str, Member]) -> torch.device:
         found = {getattr(member.config, name) for member in members.values()}
         if len(found) > 1:
             raise ValueError(f"--{name} differs within the fleet ({', '.join(map(str, found))}): give all the same")
-    folders = [Path(member.out).absolute() for member in members.values()]
+    folders = [Path(member.out).resolve() for member in members.values()]
     if len(set(folders)) < len(folders):
         raise ValueError("two members of the fleet have the same folder: give each its own")
-    for label, member in members.items():
+    parameters = [id(parameter) for member in members.values() for parameter in member.net.parameters()]
+    if len(set(parameters)) < len(parameters):
+        raise ValueError("two members of the fleet share parameters: give each a network of its own")
+    for member in members.values():
         if check_trainable(member.net, member.data, member.config).size > 1:
             raise ValueError("a fleet is trained by one process: leave torchrun out")
-        if any(isinstance(module, _DropoutNd) and module.p > 0 for module in member.net.modules()):
-            raise ValueError(
-                f"{label}: dropout draws from one generator for the whole fleet, so that its runs would depend on each "
-                "other; train it alone"
-            )
     return devices.pop()
+
+
+class _Turn:
+    """A member at work: on a stream of its own, with torch's generators as it left them; the caller's are put back."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.mine: list[Tensor] | None = None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if self.stream is not None:  # network and data were made on another
+            self.stream.wait_stream(torch.cuda.current_stream(device))
+
+    def __enter__(self) -> None:
+        self.outer = self._generators()
+        if self.mine is not None:
+            self._set(self.mine)
+        if self.stream is not None:
+            self.before = torch.cuda.current_stream(self.device)
+            torch.cuda.set_stream(self.stream)
+
+    def __exit__(self, *error: object) -> None:
+        if self.stream is not None:
+            torch.cuda.set_stream(self.before)
+        self.mine = self._generators()
+        self._set(self.outer)
+
+    def _generators(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.stream is not None else [])]
+
+    def _set(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self.stream is not None:
+            torch.cuda.set_rng_state(states[1], self.device)

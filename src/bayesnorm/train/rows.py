@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._project import refuse_shared
 from ..layers import norm_layers
 from ..scales import BayesScale
 from ..scales.bayes import U_MAX, U_MIN
@@ -48,6 +49,8 @@ def rows_of(net: nn.Module, parameters: Sequence[Tensor], factors: Sequence[floa
         factors: on the learning rate of each.
         project: whether weight vectors are projected.
     """
+    if project:
+        refuse_shared(net, norm_layers(net))
     vectors: dict[int, int] = {}
     bounds: dict[int, tuple[float, float]] = {}
     for layer in norm_layers(net).values():

@@ -107,6 +107,7 @@ class Session:
     def running(self, resume: bool) -> Generator[None, None, Run]:
         """The same in pieces: it stops where steps are under way, so that others can begin theirs."""
         stored = self._entered(resume)
+        yield  # of a fleet, all enter before one is trained
         lr = self._learning_rate(stored)
         torch.manual_seed(self.config.seed)  # whatever the search has drawn
         trainer = make_trainer(self.net, self.data, self.config, lr, self.world)
@@ -114,9 +115,12 @@ class Session:
         result = self.disk.result() if self.disk else None
         if result is not None and result["steps"] != trainer.step_count:
             result = None  # the end was reached, but its checkpoint is damaged
-        if not self.world.agree(int(result is not None)):
-            yield from self._train(trainer)
-            result = self._finish(trainer)
+        try:
+            if not self.world.agree(int(result is not None)):
+                yield from self._train(trainer)
+                result = self._finish(trainer)
+        finally:
+            trainer.release()
         self.net.eval()
         path = None if self.folder is None else self.folder.path
         return Run(self.net, self.config, lr, self.history, result or {}, self.search, path)

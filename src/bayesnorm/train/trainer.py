@@ -82,6 +82,9 @@ class Trainer:
     def begin(self) -> None:
         """Start what the next step computes, where that does not wait for its result; for trainers side by side."""
 
+    def release(self) -> None:
+        """Leave the network as one that was never trained here; for trainers that rearrange it."""
+
     def step(self, stop: bool = False) -> bool:
         """One step: forward, backward, check, update, projection.
 

@@ -27,19 +27,6 @@ DEFAULT = Path("runs/digits-analytic+projection+bayes-seed0")
 WAYS = ["single", "moments", "MC-10", "MC-12"]
 
 
-@pytest.fixture
-def bayesnorm_(tmp_path, monkeypatch, capsys):
-    """Runs a command in an empty folder; returns its status, output and errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*args):
-        status = main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished run, made once."""

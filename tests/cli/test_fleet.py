@@ -4,22 +4,9 @@ import json
 
 import pytest
 
-from bayesnorm.cli import main
 from bayesnorm.train.run_folder import RunFolder
 
 QUICK = ("--epochs", "1", "--batch", "256", "--width", "0.0625", "--samples", "2")
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args):
-        status = main([str(arg) for arg in args])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
 
 
 def write(path, runs):
@@ -27,7 +14,7 @@ def write(path, runs):
     return path
 
 
-def test_runs_of_a_file_are_trained_and_compared(tmp_path, call):
+def test_runs_of_a_file_are_trained_and_compared(tmp_path, bayesnorm_):
     file = write(
         tmp_path / "fleet.json",
         [
@@ -36,24 +23,24 @@ def test_runs_of_a_file_are_trained_and_compared(tmp_path, call):
             {"norm": "weight", "scale": "bayes", "lr": 0.01, "seed": 1},
         ],
     )
-    status, out, err = call("train", "--fleet", file, *QUICK)
+    status, out, err = bayesnorm_("train", "--fleet", file, *QUICK)
     assert status == 0, err
     names = ["runs/bn", "runs/digits-weight+projection+bayes-seed0", "runs/digits-weight+projection+bayes-seed1"]
     for name in names:
         assert RunFolder(tmp_path / name).result()["state"] == "finished"
         assert name in out
-    status, out, err = call("train", "--fleet", file, *QUICK)
+    status, out, err = bayesnorm_("train", "--fleet", file, *QUICK)
     assert status == 1
     assert "holds a run already" in err
-    status, again, err = call("train", "--fleet", file, *QUICK, "--resume")
+    status, again, err = bayesnorm_("train", "--fleet", file, *QUICK, "--resume")
     assert status == 0, err
     assert "epoch" not in again
     assert "3 runs, test set" in again
 
 
-def test_one_that_diverges_is_named_and_the_status_is_3(tmp_path, call):
+def test_one_that_diverges_is_named_and_the_status_is_3(tmp_path, bayesnorm_):
     file = write(tmp_path / "fleet.json", [{"lr": 0.01, "out": "good"}, {"lr": 1e30, "out": "wild"}])
-    status, out, err = call("train", "--fleet", file, *QUICK, "--norm", "weight")
+    status, out, err = bayesnorm_("train", "--fleet", file, *QUICK, "--norm", "weight")
     assert status == 3
     assert "wild: diverged" in out
     assert "some runs of the fleet diverged" in err
@@ -73,16 +60,16 @@ def test_one_that_diverges_is_named_and_the_status_is_3(tmp_path, call):
         ('[{"out": 5}]', '"out" is 5'),
     ],
 )
-def test_bad_files_are_refused_in_one_line(content, why, tmp_path, call):
+def test_bad_files_are_refused_in_one_line(content, why, tmp_path, bayesnorm_):
     (tmp_path / "fleet.json").write_text(content)
-    status, _, err = call("train", "--fleet", tmp_path / "fleet.json", *QUICK)
+    status, _, err = bayesnorm_("train", "--fleet", tmp_path / "fleet.json", *QUICK)
     assert status == 1
     assert why in err
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_options_of_one_run_and_missing_files_are_refused(tmp_path, call):
+def test_options_of_one_run_and_missing_files_are_refused(tmp_path, bayesnorm_):
     file = write(tmp_path / "fleet.json", [{"lr": 0.1}])
-    assert "--out and --tensorboard are for one run" in call("train", "--fleet", file, "--out", "x")[2]
-    assert "No such file" in call("train", "--fleet", tmp_path / "missing.json")[2]
+    assert "--out and --tensorboard are for one run" in bayesnorm_("train", "--fleet", file, "--out", "x")[2]
+    assert "No such file" in bayesnorm_("train", "--fleet", tmp_path / "missing.json")[2]

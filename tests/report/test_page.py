@@ -13,11 +13,11 @@ import pytest
 from made_up_runs import evaluation, metrics, record, robustness, run, segmented
 
 from bayesnorm.errors import RunError
-from bayesnorm.report import heat, numbers
-from bayesnorm.report.chart import POINTS, Line, thinned
-from bayesnorm.report.markup import VOID, Html, escape, join, tag
-from bayesnorm.report.page import CONTENTS, distinct, embedded, page
-from bayesnorm.report.sections import results, settings, training
+from bayesnorm.report.html import heat, numbers
+from bayesnorm.report.html.chart import POINTS, Line, thinned
+from bayesnorm.report.html.markup import VOID, Html, escape, join, tag
+from bayesnorm.report.html.page import CONTENTS, distinct, embedded, page
+from bayesnorm.report.html.sections import results, settings, training
 from bayesnorm.report.summary import Summary, read
 from bayesnorm.train import durable
 

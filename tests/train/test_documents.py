@@ -19,7 +19,7 @@ from bayesnorm.train.documents import (
     NOISE,
     Trained,
     certainty,
-    curve_as_json,
+    disturbed_as_json,
     evaluation,
     evaluation_work,
     final_evaluation,
@@ -102,7 +102,7 @@ def test_certainty_and_robustness_are_those_of_the_functions(run):
 
 
 def test_an_infinite_likelihood_is_null():
-    (point,) = curve_as_json([(0.1, Metrics(3, 0.5, math.inf, 0.1))])
+    (point,) = disturbed_as_json([(0.1, Metrics(3, 0.5, math.inf, 0.1))])
     assert point == {"strength": 0.1, "accuracy": 0.5, "nll": None, "ece": 0.1}
 
 

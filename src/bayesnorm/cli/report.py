@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from ..errors import RunError
 from ..report.drawing import replace, save
 from ..report.figures import figures_of
-from ..report.page import page
+from ..report.html.page import page
 from ..report.summary import read
 from ..train import checkpoint, load
 from ..train.documents import ROBUSTNESS, Trained, certainty, evaluation, robustness

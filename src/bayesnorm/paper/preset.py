@@ -63,7 +63,7 @@ PRESETS = {
         ),
         Preset(
             "digits",
-            "the digits for 50 epochs: the shapes of the curves, in a quarter of an hour on two cores",
+            "the digits for 50 epochs: the shapes of the curves, in about twenty minutes on two cores",
             images={"data": "digits", "epochs": 50},
             cells={"data": "strokes", "epochs": 30, "lr": 0.003},
             lr=DIGITS_LR,

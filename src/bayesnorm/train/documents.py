@@ -99,12 +99,12 @@ def robustness(run: Trained, limit: int | None = ROBUSTNESS, progress: Progress 
     def make() -> Document:
         noise = noise_curve(run.net, run.data, "test", NOISE, progress=progress, limit=limit)
         attack = attack_curve(run.net, run.data, "test", ATTACK, progress=progress, limit=limit)
-        return {"noise": curve_as_json(noise), "attack": curve_as_json(attack)}
+        return {"noise": disturbed_as_json(noise), "attack": disturbed_as_json(attack)}
 
     return stored(run, "robustness-test.json", {"count": count}, make)
 
 
-def curve_as_json(curve: Any) -> list[dict[str, float | None]]:
+def disturbed_as_json(curve: Any) -> list[dict[str, float | None]]:
     """A robustness curve for a file."""
     return [
         {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...summary import Summary
 from ..chart import Book, Chart, Line
 from ..figure import figure, grid, left_out, note, section, switch
 from ..markup import Html
 from ..numbers import Axis, finite, linear, logarithmic, number
-from ..summary import Summary
 
 LEAD = "What is left when the images are disturbed, by Gaussian noise and by the gradient-sign attack."
 KINDS = {

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
+from ...summary import Summary
 from .. import heat, looks
 from ..chart import Book
 from ..figure import folded, grid, note, section, table
 from ..markup import Html, tag
 from ..numbers import Axis, finite, linear, logarithmic, number, rounded, show
-from ..summary import Summary
 
 LABEL = "\N{GREEK SMALL LETTER SIGMA} / s"
 LEAD = (

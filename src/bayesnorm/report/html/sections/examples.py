@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import looks, ways
+from ... import ways
+from ...summary import Summary
+from .. import looks
 from ..figure import left_out, note, section, switch
 from ..markup import Html, hidden, tag, unseen
 from ..numbers import number, show
-from ..summary import Summary
 
 LEAD = (
     "Test images that the network is most and least certain of, by the entropy of its prediction. "

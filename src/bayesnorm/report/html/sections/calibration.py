@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import ways
+from ... import ways
+from ...summary import Summary
 from ..chart import Book, Chart, Line
-from ..figure import code, figure, grid, left_out, note, section, switch
+from ..figure import figure, grid
 from ..markup import Html
 from ..numbers import linear, logarithmic, number
-from ..summary import Summary
+from .by_way import by_way
 
 LEAD = (
     "How often the network is right when it says it is sure to a given degree. On the diagonal it is calibrated, "
@@ -20,15 +21,8 @@ LEAD = (
 
 def calibration(runs: Sequence[Summary], book: Book) -> Html:
     """The section."""
-    found = {i: bins for i, run in enumerate(runs) if (bins := (run.evaluation or {}).get("reliability"))}
-    if not found:
-        content = note("No run has a reliability diagram yet: ", code("bayesnorm eval RUN"), " makes them.")
-        return section("calibration", "Calibration", LEAD, content)
-    missing = [run.name for i, run in enumerate(runs) if i not in found]
-    known = ways.ordered(way for bins in found.values() for way in bins)
-    panels = [(way, ways.label(way), _panel(found, way, book)) for way in known]
-    content = switch("calibration", "Prediction", panels, ways.most(known))
-    return section("calibration", "Calibration", LEAD, content, left_out(missing, "not evaluated on the test set"))
+    heading = ("calibration", "Calibration", LEAD)
+    return by_way(runs, "reliability", heading, lambda found, way: _panel(found, way, book))
 
 
 def _panel(found: dict[int, dict[str, Any]], way: str, book: Book) -> Html:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
-from ..errors import RunError
+from ...errors import RunError
+from ..summary import Summary
 from . import looks
 from .chart import Book
 from .markup import Html, breakable, join, tag
@@ -23,7 +24,6 @@ from .sections.robustness import robustness
 from .sections.selective import selective
 from .sections.settings import configuration, environment, overview
 from .sections.training import training
-from .summary import Summary
 
 CONTENTS = {
     "results": "Results",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import ways
+from ... import ways
+from ...summary import Summary
 from ..chart import Book, Chart, Line, thinned
-from ..figure import code, figure, grid, left_out, note, section, switch
+from ..figure import figure, grid, note, switch
 from ..markup import Html
 from ..numbers import finite, linear, number
-from ..summary import Summary
+from .by_way import by_way
 
 LEAD = (
     "The error among the images that are kept, when the most uncertain ones are left out. A curve that falls fast to "
@@ -22,15 +23,8 @@ POINTS = 200
 
 def selective(runs: Sequence[Summary], book: Book) -> Html:
     """The section."""
-    found = {i: curves for i, run in enumerate(runs) if (curves := (run.evaluation or {}).get("coverage"))}
-    if not found:
-        content = note("No run has error-coverage curves yet: ", code("bayesnorm eval RUN"), " makes them.")
-        return section("coverage", "Error and coverage", LEAD, content)
-    missing = [run.name for i, run in enumerate(runs) if i not in found]
-    known = ways.ordered(way for curves in found.values() for way in curves)
-    panels = [(way, ways.label(way), _panel(found, way, book)) for way in known]
-    content = switch("coverage", "Prediction", panels, ways.most(known))
-    return section("coverage", "Error and coverage", LEAD, content, left_out(missing, "not evaluated on the test set"))
+    heading = ("coverage", "Error and coverage", LEAD)
+    return by_way(runs, "coverage", heading, lambda found, way: _panel(found, way, book))
 
 
 def _panel(found: dict[int, dict[str, Any]], way: str, book: Book) -> Html:

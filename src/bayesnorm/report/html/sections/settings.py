@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...summary import Summary
 from .. import looks
 from ..figure import boxed, folded, note, section, table
 from ..markup import Html, tag
 from ..numbers import MISSING, number, show
-from ..summary import Summary
 
 
 def overview(runs: Sequence[Summary]) -> Html:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import looks, ways
+from ... import ways
+from ...summary import Summary
+from .. import looks
 from ..figure import boxed, code, folded, left_out, note, section, sentence
 from ..markup import Html, hidden, join, tag, unseen
 from ..numbers import INFINITE, MISSING, number
-from ..summary import Summary
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...summary import Summary
 from ..chart import POINTS, Book, Chart, Line, thinned
 from ..figure import figure, grid, left_out, note, section
 from ..markup import Html
 from ..numbers import Axis, finite, linear, linear_ticks, logarithmic, number
-from ..summary import Summary
 
 
 def training(runs: Sequence[Summary], book: Book) -> Html:

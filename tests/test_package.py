@@ -48,7 +48,7 @@ MORE = {
     "evaluate": {"sklearn", "scipy"},
     "report": {"matplotlib"},
     "paper": {"matplotlib", "scipy"},
-    "train": {"safetensors", "filelock", "scipy", "triton"},
+    "train": {"safetensors", "filelock", "triton"},
     "cli": {"typer", "rich"},
 }
 

@@ -282,7 +282,7 @@ def test_the_analytic_pass_does_the_same_for_every_batch_and_image_size(
             net(torch.randn(shape))
         totals.append(len(everything.calls))
     assert len(recorded) == 3  # once per forward
-    assert len(recorded[0].calls) > 50
+    assert len(recorded[0].calls) > 30
     assert recorded[0].calls == recorded[1].calls == recorded[2].calls
     assert len(set(totals)) == 1
     largest = max(size.numel() for _, sizes in recorded[0].calls for size in sizes)

@@ -7,53 +7,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 18
-"""Numbers in a temporary that stays in the cache: a fresh one of the activation's size costs more than the product."""
+from .moments.core import is_eager
 
 
 def scaled(y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
     """``y * factor + summand``, broadcast; without gradients it may overwrite ``y``."""
-    if torch.compiler.is_compiling():
+    if not is_eager():
         return torch.addcmul(summand, y, factor)
     if not torch.is_grad_enabled() and not y.requires_grad:
-        return torch.addcmul(summand, y, factor, out=y)
+        return _product(y, factor, summand, y)
     out: Tensor = _Scaled.apply(y, factor, summand)  # type: ignore[no-untyped-call]
     return out
 
 
+def _product(y: Tensor, factor: Tensor, summand: Tensor, out: Tensor | None) -> Tensor:
+    if y.is_cuda or not y.is_contiguous():
+        return torch.addcmul(summand, y, factor, out=out)
+    # On a CPU addcmul has no vectors for factors that stay the same along a row, and the summand is mostly zero.
+    product = torch.mul(y, factor, out=out)
+    return product.add_(summand) if summand.any() else product
+
+
 class _Scaled(torch.autograd.Function):
-    """On a CPU, the gradient of the factor is reduced a few samples at a time."""
-
-    generate_vmap_rule = True
+    """The gradient of ``y`` is written over the products that were summed for that of the factor."""
 
     @staticmethod
-    def forward(y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
-        return torch.addcmul(summand, y, factor)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        y, factor, summand = inputs
+    def forward(ctx: Any, y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
         ctx.save_for_backward(y, factor)
         ctx.summand = summand.shape
+        return _product(y, factor, summand, None)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (grad,) = grads
         y, factor = ctx.saved_tensors
-        for_y = grad * factor if ctx.needs_input_grad[0] else None
-        for_factor = _product_sum(grad, y, factor.shape) if ctx.needs_input_grad[1] else None
-        for_summand = grad.sum_to_size(ctx.summand) if ctx.needs_input_grad[2] else None
-        return for_y, for_factor, for_summand
-
-
-def _product_sum(a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
-    """``(a * b).sum_to_size(shape)``; the batch axis stays.
-
-    On a CPU without a temporary of that size. On a GPU the launches of many small sums would cost more than it does.
-    """
-    if a.is_cuda:
-        return (a * b).sum_to_size(shape)
-    samples = max(1, CHUNK // max(1, a.shape[1:].numel()))
-    rest = shape[1:]
-    parts = [(x * y).sum_to_size((len(x), *rest)) for x, y in zip(a.split(samples), b.split(samples), strict=True)]
-    return torch.cat(parts)
+        wanted = ctx.needs_input_grad
+        products = grad * y if wanted[1] else None
+        for_factor = None if products is None else products.sum_to_size(factor.shape)
+        # Where nothing was summed the products are the gradient of the factor.
+        free = grad.shape != factor.shape and is_eager() and not torch.is_grad_enabled()
+        again = products if free else None
+        for_y = torch.mul(grad, factor, out=again) if wanted[0] else None
+        return for_y, for_factor, grad.sum_to_size(ctx.summand) if wanted[2] else None

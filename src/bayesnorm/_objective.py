@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .layers import norm_layers
-from .moments.core import wide
+from .moments.core import wide, without_autocast
 from .moments.trace import leaves
+from .scales import together
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -32,14 +33,12 @@ def kl(net: nn.Module) -> Tensor:
     >>> kl(net).item() > 0
     True
     """
-    layers = norm_layers(net).values()
+    scales = [layer.scale for layer in norm_layers(net).values()]
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
     total = torch.zeros((), device=device)
-    with torch.autocast(device.type, enabled=False):
-        for layer in layers:
-            part = layer.scale.kl()
-            if part is not None:
-                total = total + part
+    with without_autocast(device.type):
+        for part in together.kl(scales):
+            total = total + part
     return total
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .layers import NormLayer, norm_layers
 from .moments.core import wide
-from .scales import BayesScale
+from .scales import BayesScale, together
 
 
 @torch.no_grad()
@@ -39,15 +39,13 @@ def project_(net: nn.Module, *, weights: bool = True, momentum: torch.optim.Opti
                 continue
             done.add(id(layer.weight))
             _project_weight(layer, cast(Tensor, layer.weight), momentum)
-    for layer in layers.values():
-        if isinstance(layer.scale, BayesScale):
-            layer.scale.box_()
+    together.box_([layer.scale for layer in layers.values() if isinstance(layer.scale, BayesScale)])
 
 
 def _project_weight(layer: NormLayer, weight: Tensor, optimizer: torch.optim.Optimizer | None) -> None:
     geometry = layer.geometry
-    square = geometry.square_norms(wide(weight))
-    factor = torch.where(square > 0, square.rsqrt(), 1.0)
+    length = geometry.lengths(wide(weight))
+    factor = torch.where(length > 0, length.reciprocal(), 1.0)
     geometry.scale_(weight, factor.to(weight.dtype))
     state = optimizer.state.get(weight, {}) if optimizer is not None else {}
     for name in ("momentum_buffer", "exp_avg"):

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._affine import scaled
-from .moments.core import Moments, wide
+from .moments.core import Moments, wide, without_autocast
+from .moments.merged import Joined
 from .moments.program import Propagating, as_vectors, channel_axis
 from .norms import BatchNorm, Norm
 from .norms.geometry import Geometry
 from .runtime import Opening, Scope
-from .scales import Scale
+from .scales import BayesScale, Scale, together
 
 
 class NormLayer(Propagating):
@@ -91,25 +92,26 @@ class NormLayer(Propagating):
         if isinstance(self.norm, BatchNorm) and self.norm.training:
             y = self._respond_to_batch(x, gain, shift, args, kwargs)
         else:
-            with torch.autocast(x.device.type, enabled=False):
+            with without_autocast(x.device.type):
                 weight, bias = self._effective(scope, gain, shift)
             y = self.respond(x, weight, bias, *args, **kwargs)
         return self._randomize(y, scope) if sampling else y
 
     def _effective(self, scope: Scope, gain: Tensor | None, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weight and bias of the plain layer that computes ``z * gain + shift``."""
-        weight = self.weight_vectors()
-        factor, offset = self.norm.normalizer(weight, self.geometry, scope.statistics.get(self.index))
-        if gain is not None:
-            factor, offset = factor * gain, offset * gain
-        if shift is not None:
-            offset = offset + shift
-        return (factor, offset) if weight is None else (self.geometry.scaled(weight, factor), offset)
+        weight, moments = self.weight_vectors(), scope.statistics.get(self.index)
+        if weight is not None:
+            factor, offset = self.norm.effective(weight, self.geometry, moments, gain)
+        else:
+            factor, offset = self.norm.normalizer(weight, self.geometry, moments)
+            if gain is not None:
+                factor, offset = factor * gain, offset * gain
+        return factor, offset if shift is None else offset + shift
 
     def _respond_to_batch(self, x: Tensor, gain: Tensor | None, shift: Tensor | None, args: Any, kwargs: Any) -> Tensor:
         norm = cast(BatchNorm, self.norm)
         weight = self.weight_vectors()
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             factor = norm.unit(weight, self.geometry)
             unit = factor if weight is None else self.geometry.scaled(weight, factor)
         y = self.respond(x, unit, None, *args, **kwargs)
@@ -125,9 +127,7 @@ class NormLayer(Propagating):
                 f"{type(self).__name__}: an output of shape {tuple(y.shape)}: pass a batch, also of one sample"
             )
         axis = channel_axis(self, y.dim())
-        draws = scope.draw(self, y.size(0))
-        with torch.autocast(y.device.type, enabled=False):
-            factor, summand = self.scale.outer(draws)
+        factor, summand = self._drawn(scope, y)
         shape = [1] * y.dim()
         shape[axis] = y.size(axis)
         summand = summand.to(y.dtype).reshape(-1, *shape[1:]) if summand.dim() > 1 else summand.to(y.dtype).view(shape)
@@ -139,6 +139,41 @@ class NormLayer(Propagating):
         factor = factor.unflatten(0, (rows // batch, batch))
         summand = summand.unflatten(0, (-1, batch)) if summand.size(0) == rows else summand
         return torch.addcmul(summand, y, factor).flatten(0, 1)
+
+    def _drawn(self, scope: Scope, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Factor and summand of the random scale, one row per sample."""
+        known = scope.factors.get(self.index)
+        if known is not None and isinstance(self.scale, BayesScale):
+            return scope.matched(known, y.size(0)), self.scale.offset
+        draws = scope.draw(self, y.size(0))
+        with without_autocast(y.device.type):
+            return self.scale.outer(draws)
+
+    def factors(self, layers: Sequence[NormLayer], drawn: Tensor) -> dict[int, Tensor]:
+        """Drawn scales of those layers whose scales are of one kind, by the layer's number.
+
+        Arguments:
+            drawn: standard normal draws of all layers, one after the other.
+        """
+        parts = drawn.split([layer.columns.numel() for layer in layers], dim=1)
+        found = {}
+        for places in together.alike([layer.scale for layer in layers]):
+            members = [layers[place] for place in places]
+            draws = drawn if len(members) == len(layers) else torch.cat([parts[place] for place in places], 1)
+            made = together.factors([cast(BayesScale, layer.scale) for layer in members], draws)
+            found.update({layer.index: factor for layer, factor in zip(members, made, strict=True)})
+        return found
+
+    @staticmethod
+    def together(layers: Sequence[NormLayer], sizes: Sequence[Sequence[int]]) -> Joined | None:
+        """``(shift, gain^2)`` of the mean scales of several layers that forget their inputs."""
+        found = together.output_moments([layer.scale for layer in layers])
+        if found is None:
+            return None
+        shapes = [[1] * len(size) for size in sizes]
+        for layer, shape in zip(layers, shapes, strict=True):
+            shape[channel_axis(layer, len(shape))] = layer.scale.s.numel()
+        return Joined(*found, shapes)
 
     def output_moments(self, m: Moments | None, size: Sequence[int]) -> Moments:
         """``(shift, gain^2)`` of the mean scales; after weight norm the linear rule, then the affine map."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from . import noise
+from .moments.core import is_eager, without_autocast
 from .moments.program import Plan, Program
 
 TRAINING, MONTE_CARLO = 1, 2
@@ -42,6 +43,10 @@ class Member(Protocol):
     @property
     def training(self) -> bool:
         """Its mode."""
+        ...
+
+    def factors(self, layers: Sequence[Any], drawn: Tensor) -> dict[int, Tensor]:
+        """Drawn scales of those of these layers where they can be computed at once, by the layer's number."""
         ...
 
 
@@ -94,7 +99,7 @@ class Scope:
     """Statistics and noise of one call.
 
     ``expand``: the first random layer is to expand its batch to the draws. ``step``: the training step that was drawn.
-    ``signs``: of the draws of each row, if some are negative.
+    ``signs``: of the draws of each row, if some are negative. ``factors``: drawn scales, where they are known already.
     """
 
     statistics: dict[int, tuple[Tensor, Tensor]]
@@ -103,6 +108,7 @@ class Scope:
     expand: bool = False
     step: Tensor | None = None
     signs: Tensor | None = None
+    factors: dict[int, Tensor] = field(default_factory=dict)
 
     def normal(self, columns: Tensor) -> Tensor:
         """Standard normal draws ``(rows, columns)``."""
@@ -113,8 +119,10 @@ class Scope:
     def draw(self, layer: Member, batch: int) -> Tensor:
         """Standard normal draws ``(rows, columns)`` of a layer, also for a batch axis that grew or shrank."""
         drawn = self.draws.get(layer.index)
-        if drawn is None:
-            drawn = self.normal(layer.columns)
+        return self.matched(self.normal(layer.columns) if drawn is None else drawn, batch)
+
+    def matched(self, drawn: Tensor, batch: int) -> Tensor:
+        """One row for each sample of a batch axis that may have grown or shrunk."""
         rows = drawn.size(0)
         if batch == rows or self.expand:
             return drawn
@@ -204,6 +212,9 @@ class Runtime:
             drawn = scope.normal(torch.cat([layer.columns for layer in random]))
             parts = drawn.split([layer.columns.numel() for layer in random], dim=1)
             scope.draws = {layer.index: part for layer, part in zip(random, parts, strict=True)}
+            if not torch.compiler.is_compiling():  # a compiler does better with each layer on its own
+                with without_autocast(opening.device_type()), _unseen_by_checkpoints():
+                    scope.factors = random[0].factors(random, drawn)
         return scope
 
     def draws_for(self, layer: Member) -> bool:
@@ -219,7 +230,7 @@ class Runtime:
         memory = self.sampling.memory if self.sampling is not None else None
         if memory is not None and id(opening) in memory:
             return memory[id(opening)]
-        with torch.autocast(opening.device_type(), enabled=False), _unseen_by_checkpoints():
+        with without_autocast(opening.device_type()), _unseen_by_checkpoints():
             found = self.program.run(opening.plan)
         statistics = dict(zip(opening.wanting, found, strict=True))
         if memory is not None:
@@ -340,6 +351,6 @@ def _recomputing() -> bool:
 
 def _unseen_by_checkpoints() -> AbstractContextManager[object]:
     """Hides what the pass saves: a checkpointed block, recomputed alone, runs a pass that its first run did not."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if not is_eager():
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)

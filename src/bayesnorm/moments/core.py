@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, TypeVar
@@ -16,6 +17,18 @@ HALF = (torch.float16, torch.bfloat16)
 def wide(t: Tensor) -> Tensor:
     """Float32 or better: half precision cannot hold statistics."""
     return t.float() if t.dtype in HALF else t
+
+
+def is_eager() -> bool:
+    """Whether operations run as they are written: no compiler, no transform of ``torch.func``."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+
+
+def without_autocast(device_type: str) -> AbstractContextManager[object]:
+    """Inside, operations keep the dtype of their arguments. Where autocast is off anyway the switch would cost time."""
+    if is_eager() and not torch.is_autocast_enabled(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)
 
 
 def mean_var(x: Tensor, axis: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
@@ -60,6 +73,7 @@ RuleT = TypeVar("RuleT", bound=Rule)
 Target = Callable[..., Any] | str | type[nn.Module]
 
 _rules: dict[Any, Rule] = {}
+_elementwise: dict[int, Rule] = {}
 
 
 def register(*targets: Target) -> Callable[[RuleT], RuleT]:
@@ -85,6 +99,17 @@ def register(*targets: Target) -> Callable[[RuleT], RuleT]:
         return rule
 
     return add
+
+
+def elementwise(rule: RuleT) -> RuleT:
+    """Mark a rule of one activation whose result is, number by number, a function of its mean and variance alone."""
+    _elementwise[id(rule)] = rule  # a rule need not be hashable
+    return rule
+
+
+def is_elementwise(rule: Rule) -> bool:
+    """Whether a rule may be applied to several activations laid end to end."""
+    return id(rule) in _elementwise
 
 
 def find(target: Target) -> Rule | None:

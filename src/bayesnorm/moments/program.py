@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .core import Moments, Rule
+from .merged import Joined, Part, grouped, together
 from .trace import Here, Ref, Slot, Step, Trace, rebuild, rule_of
 
 Visit = Callable[["Propagating", Moments], None]
@@ -37,6 +38,11 @@ class Propagating(nn.Module):
     def output_moments(self, m: Moments | None, size: Sequence[int]) -> Moments:
         """Moments handed on, for an output of this size."""
         raise NotImplementedError
+
+    @staticmethod
+    def together(layers: Sequence[Any], sizes: Sequence[Sequence[int]]) -> Joined | None:
+        """Moments handed on by several layers that forget their inputs, end to end; None: by each on its own."""
+        return None
 
 
 @dataclass
@@ -67,11 +73,15 @@ class Node:
 
 @dataclass
 class Plan:
-    """What to run for the statistics of some layers: nodes by the number of their trace, and each layer's places."""
+    """What to run for the statistics of some layers: nodes by the number of their trace, and each layer's places.
+
+    ``groups`` are the same nodes, those together that can be run as one.
+    """
 
     layers: list[nn.Module]
     places: list[list[tuple[int, int]]]
     nodes: list[tuple[int, list[Node]]]
+    groups: list[tuple[int, list[list[Node]]]]
 
 
 class Program:
@@ -101,7 +111,8 @@ class Program:
         """What the statistics of these layers need, in order."""
         layers = [layer for layer in layers if layer in self.sites]
         nodes = [(number, [_node(step) for step in steps]) for number, steps in self._needed(layers)]
-        return Plan(layers, [self.sites[layer] for layer in layers], nodes)
+        groups = [(number, grouped(found)) for number, found in nodes]
+        return Plan(layers, [self.sites[layer] for layer in layers], nodes, groups)
 
     def steps(self, layers: Iterable[nn.Module]) -> list[Step]:
         """All steps that the statistics of these layers need."""
@@ -134,9 +145,14 @@ class Program:
                 size = trace.sizes[slot]
                 known[slot] = Moments(per_channel(mean.get(), size), per_channel(var.get(), size), size)
             values.append(known)
-        for number, nodes in plan.nodes:
-            for node in nodes:
-                _replay(node, values[number], visit)
+        if visit is not None or torch.compiler.is_compiling():  # a compiler fuses as it sees fit
+            for number, nodes in plan.nodes:
+                for node in nodes:
+                    _replay(node, values[number], visit)
+        else:
+            for number, groups in plan.groups:
+                for group in groups:
+                    _replay_group(group, values[number])
         return [
             mixture([as_vectors(values[number][slot], layer) for number, slot in places])
             for layer, places in zip(plan.layers, plan.places, strict=True)
@@ -155,6 +171,8 @@ def as_vectors(m: Moments, layer: nn.Module) -> tuple[Tensor, Tensor]:
     """Mean and variance per input channel of a layer, averaged over space where they vary."""
     assert m.size is not None
     axis = channel_axis(layer, len(m.size))
+    if isinstance(m, Part) and len(m.vectors[0]) == m.size[axis] == m.joined.shapes[m.place][axis]:
+        return m.vectors
     rest = [i for i in range(m.mean.dim()) if i != axis]
     if all(m.mean.size(i) == 1 for i in rest):
         mean, var = m.mean.flatten(), m.var.flatten()
@@ -200,13 +218,30 @@ def _replay(node: Node, values: dict[int, Any], visit: Visit | None) -> None:
             _store(values, slot, size, value)
 
 
+def _replay_group(nodes: list[Node], values: dict[int, Any]) -> None:
+    first, found = nodes[0], None
+    if len(nodes) > 1 and first.layer is not None:
+        joined = first.layer.together([node.layer for node in nodes], [node.sizes[0] for node in nodes])
+        found = None if joined is None else joined.parts()
+    elif len(nodes) > 1:
+        moments = [values[node.args[0].id] for node in nodes]
+        found = together(first.fn or _function(first.step), moments, first.args[1:], first.kwargs)
+    if found is None:
+        for node in nodes:
+            _replay(node, values, None)
+        return
+    for node, value in zip(nodes, found, strict=True):
+        _store(values, node.outs[0], node.sizes[0], value)
+
+
 def _store(values: dict[int, Any], slot: int, size: torch.Size, value: Any) -> None:
     values[slot] = value.sized(size) if isinstance(value, Moments) else value
 
 
 def _live(arg: Any, values: dict[int, Any]) -> Any:
     if isinstance(arg, Slot):
-        return values[arg.id]
+        value = values[arg.id]
+        return value.cut() if isinstance(value, Part) else value
     if isinstance(arg, (Ref, Here)):
         return arg.get()
     if isinstance(arg, (tuple, list, dict, slice)):

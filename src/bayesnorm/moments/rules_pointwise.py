@@ -10,19 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import gaussian
-from .core import Moments, Target, register
+from .core import Moments, Target, elementwise, register
 from .shape import aligned, chunk, full
 
 _nn = torch._C._nn
 
 
 @register(torch.relu, torch.relu_, F.relu, "relu", "relu_")
+@elementwise
 def relu(input: Moments, inplace: bool = False) -> Moments:
     """``max(x, 0)``."""
     return Moments(*gaussian.relu(input.mean, input.var))
 
 
 @register(F.leaky_relu, F.leaky_relu_, _nn.leaky_relu)
+@elementwise
 def leaky_relu(input: Moments, negative_slope: float = 0.01, inplace: bool = False) -> Moments:
     """``max(x, 0) + slope min(x, 0)``."""
     return Moments(*gaussian.leaky_relu(input.mean, input.var, negative_slope))
@@ -36,12 +38,14 @@ def prelu(input: Moments, weight: Tensor) -> Moments:
 
 
 @register(F.hardtanh, F.hardtanh_, _nn.hardtanh)
+@elementwise
 def hardtanh(input: Moments, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Moments:
     """``min(max(x, lo), hi)``; ``nn.ReLU6`` arrives here too."""
     return Moments(*gaussian.hardtanh(input.mean, input.var, float(min_val), float(max_val)))
 
 
 @register(F.relu6)
+@elementwise
 def relu6(input: Moments, inplace: bool = False) -> Moments:
     """``min(max(x, 0), 6)``."""
     return Moments(*gaussian.relu6(input.mean, input.var))
@@ -66,54 +70,63 @@ def clamp_max(input: Moments, max: float) -> Moments:
 
 
 @register(F.hardsigmoid, _nn.hardsigmoid)
+@elementwise
 def hardsigmoid(input: Moments, inplace: bool = False) -> Moments:
     """``min(max(x / 6 + 1/2, 0), 1)``."""
     return Moments(*gaussian.hardsigmoid(input.mean, input.var))
 
 
 @register(F.hardswish, _nn.hardswish)
+@elementwise
 def hardswish(input: Moments, inplace: bool = False) -> Moments:
     """``x hardsigmoid(x)``."""
     return Moments(*gaussian.hardswish(input.mean, input.var))
 
 
 @register(torch.abs, torch.abs_, torch.absolute, "abs", "abs_", "absolute", "__abs__")
+@elementwise
 def abs(input: Moments) -> Moments:
     """``|x|``."""
     return Moments(*gaussian.abs(input.mean, input.var))
 
 
 @register(torch.exp, torch.exp_, "exp", "exp_")
+@elementwise
 def exp(input: Moments) -> Moments:
     """``e^x``."""
     return Moments(*gaussian.exp(input.mean, input.var))
 
 
 @register(F.elu, F.elu_, _nn.elu)
+@elementwise
 def elu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
     """``alpha (e^x - 1)`` below 0."""
     return Moments(*gaussian.elu(input.mean, input.var, alpha))
 
 
 @register(F.selu, torch.selu, torch.selu_)
+@elementwise
 def selu(input: Moments, inplace: bool = False) -> Moments:
     """The self-normalizing ELU."""
     return Moments(*gaussian.elu(input.mean, input.var, 1.6732632423543772, 1.0507009873554805))
 
 
 @register(F.celu, torch.celu, torch.celu_)
+@elementwise
 def celu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
     """``alpha (e^(x / alpha) - 1)`` below 0."""
     return Moments(*gaussian.elu(input.mean, input.var, alpha, 1.0, 1 / alpha))
 
 
 @register(F.gelu)
+@elementwise
 def gelu(input: Moments, approximate: str = "none") -> Moments:
     """GELU, exact or with tanh."""
     return Moments(*gaussian.quadrature(lambda x: F.gelu(x, approximate=approximate), input.mean, input.var))
 
 
 @register(F.softplus)
+@elementwise
 def softplus(input: Moments, beta: float = 1, threshold: float = 20) -> Moments:
     """``log(1 + e^(beta x)) / beta``."""
     return Moments(*gaussian.quadrature(lambda x: F.softplus(x, beta, threshold), input.mean, input.var))
@@ -122,6 +135,7 @@ def softplus(input: Moments, beta: float = 1, threshold: float = 20) -> Moments:
 def smooth(f: Callable[[Tensor], Tensor], *targets: Target, nodes: int = 65) -> None:
     """Register a smooth function of one argument, by quadrature."""
 
+    @elementwise
     def rule(input: Moments, inplace: bool = False) -> Moments:
         return Moments(*gaussian.quadrature(f, input.mean, input.var, nodes))
 

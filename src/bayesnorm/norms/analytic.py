@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .base import Norm, Pair, root
 from .geometry import Geometry
+from .reparametrized import applies, reparametrized
 
 EPS = 1e-5
 """Added to every input variance, hence in units of ||w||^2."""
@@ -56,3 +57,10 @@ class AnalyticNorm(Norm):
             return mean, root(var + EPS)
         mu, square = geometry.moments(weight, mean, var + EPS)
         return mu, root(square)
+
+    def effective(self, weight: Tensor, geometry: Geometry, moments: Pair | None, gain: Tensor | None) -> Pair:
+        """Weight and bias of the plain layer that computes ``z * gain`` (None: ``z``)."""
+        if self.patch_cov is not None or moments is None or not applies(weight, geometry):
+            return super().effective(weight, geometry, moments, gain)
+        mean, var = moments
+        return reparametrized(weight, mean, var, self.center, self.spread, gain, EPS)

@@ -38,6 +38,13 @@ class Norm(nn.Module):
         scale = 1 / (self.spread * sigma)
         return scale, -(mu + self.center * sigma) * scale
 
+    def effective(self, weight: Tensor, geometry: Geometry, moments: Pair | None, gain: Tensor | None) -> Pair:
+        """Weight and bias of the plain layer that computes ``z * gain`` (None: ``z``)."""
+        factor, offset = self.normalizer(weight, geometry, moments)
+        if gain is not None:
+            factor, offset = factor * gain, offset * gain
+        return geometry.scaled(weight, factor), offset
+
     @torch.no_grad()
     def calibrate_(self, statistics: Pair, mean: Tensor, std: Tensor) -> None:
         """Choose the constants so that the layer, now, normalizes by this mean and this (signed) std."""

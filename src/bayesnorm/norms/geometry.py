@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ..moments import linear
@@ -41,6 +42,12 @@ class Geometry:
     def square_norms(self, weight: Tensor) -> Tensor:
         """Squared length of each output channel's weight vector."""
         return self.filters(weight).square().sum(1)
+
+    def lengths(self, weight: Tensor) -> Tensor:
+        """Length of each output channel's weight vector, whatever the order of its axes in memory."""
+        vectors = self.filters(weight) if self.transposed else weight
+        length: Tensor = torch.linalg.vector_norm(vectors, dim=tuple(range(1, vectors.dim())))
+        return length
 
     def scale_(self, weight: Tensor, factor: Tensor) -> None:
         """As :meth:`scaled`, in place."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .base import Norm, Pair, root
 from .geometry import Geometry
+from .reparametrized import applies, reparametrized
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,9 @@ class WeightNorm(Norm):
             return torch.zeros_like(self.center), torch.ones_like(self.center)
         sigma = root(geometry.square_norms(weight))
         return torch.zeros_like(sigma), sigma
+
+    def effective(self, weight: Tensor, geometry: Geometry, moments: Pair | None, gain: Tensor | None) -> Pair:
+        """Weight and bias of the plain layer that computes ``z * gain`` (None: ``z``)."""
+        if not applies(weight, geometry):
+            return super().effective(weight, geometry, moments, gain)
+        return reparametrized(weight, None, None, self.center, self.spread, gain)

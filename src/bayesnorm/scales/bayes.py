@@ -87,6 +87,13 @@ def kl_log_uniform(mean: Tensor, u: Tensor) -> Tensor:
     return 0.63576 * torch.sigmoid(-(1.87320 + 1.48695 * log_alpha)) + 0.5 * nn.functional.softplus(-log_alpha)
 
 
+def divergence(spec: Bayes, s: Tensor, u: Tensor) -> Tensor:
+    """KL divergence per channel from ``N(s, rho(u)^2)`` to the prior."""
+    if isinstance(spec.prior, str):
+        return kl_log_uniform(s.clamp(min=spec.floor), u)
+    return kl_normal(s, u, spec.prior)
+
+
 class BayesScale(Scale):
     """Posterior over the scale, drawn per sample when sampling, at its mean in evaluation.
 
@@ -148,9 +155,7 @@ class BayesScale(Scale):
             one = torch.ones_like(s)
             scale = kl_log_uniform(one, u) if isinstance(spec.prior, str) else kl_normal(one, u, s0)
             return (scale + kl_normal(torch.zeros_like(one), wide(self.v), s0, 0.0)).sum()
-        if isinstance(spec.prior, str):
-            return kl_log_uniform(s.clamp(min=spec.floor), u).sum()
-        return kl_normal(s, u, spec.prior).sum()
+        return divergence(spec, s, u).sum()
 
     @torch.no_grad()
     def set_(self, s: Tensor, b: Tensor) -> None:
@@ -166,13 +171,6 @@ class BayesScale(Scale):
         sigma = spec.sigma_init * s
         sigma = sigma.square().mean().sqrt().expand_as(self.u) if spec.per_layer_variance else sigma
         self.u.copy_(rho_inverse(sigma).clamp(U_MIN, U_MAX))
-
-    @torch.no_grad()
-    def box_(self) -> None:
-        """Keep s and u where the posterior is defined."""
-        self.s.clamp_(min=self.spec.floor)
-        for parameter in self.variance_parameters():
-            parameter.clamp_(U_MIN, U_MAX)
 
     def extra_repr(self) -> str:
         """Channels and the options that differ from the defaults."""

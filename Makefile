@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+KERNELS := .venv/.kernels
 
 .PHONY: test demo bench lint clean
 
@@ -17,14 +18,24 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# Triton interprets the kernels of the fused engine on the CPU. It stands apart: torch's compiler would take it for a GPU's.
+$(KERNELS): $(READY)
+	-$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --target .venv/kernels triton
+	touch $@
+
+test: lint $(KERNELS)
 	$(BIN)/pytest -n 2 --dist loadfile
+	TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/pytest -n 2 tests/kernels
 
 demo: $(READY)
 	$(BIN)/bayesnorm demo
 
-bench: $(READY)
-	$(BIN)/python benchmarks/overhead.py --json results/overhead.json
+.venv/.peers: benchmarks/peers.txt $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers.txt
+	touch $@
+
+bench: .venv/.peers
+	$(BIN)/python benchmarks/cpu.py --json results/cpu.json
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""The parts of ``gpu.py``, each a table: ``run(options)`` measures and writes it."""

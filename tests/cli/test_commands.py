@@ -196,7 +196,7 @@ def test_lr_searches_draws_and_train_goes_on_with_it(bayesnorm_, monkeypatch):
     assert lines[-1].startswith(f"learning rate {best:.4g}; the curve is in run/figures/lr_search")
     assert Path(lines[-1].rpartition(" ")[2]).stat().st_size > 1000
     shutil.rmtree("run/figures")
-    monkeypatch.setattr("bayesnorm.train.lr_search._train", lambda *args: pytest.fail("searched again"))
+    monkeypatch.setattr("bayesnorm.train.lr_search.make_trainer", lambda *args: pytest.fail("searched again"))
     status, out, err = bayesnorm_("train", "--out", "run", "--resume", "--samples", "0")
     assert (status, err) == (0, "")
     assert list(Path("run/figures").glob("lr_search.*")), "a search of train is drawn too"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from rich.progress import Progress
 from torch import nn
 
 from bayesnorm.cli import progress
@@ -61,6 +62,33 @@ def test_a_terminal_shows_the_search():
         "weight",
     )
     assert "weight trial 3/10: learning rate 0.0123, loss 1.5000" in text
+
+
+def test_trials_that_are_under_way_together_share_the_line():
+    rates = {1: 0.000631, 2: 0.00398, 3: 0.0251, 4: 0.158}
+    losses = {1: 2.0, 2: 1.5, 3: 1.75, 4: 9.0}
+    steps = [Trying(number, 10, rates[number], 0.25, losses[number]) for number in rates]
+    assert "trials 1-4/10: best learning rate 0.00398, loss 1.5000" in output(steps, True, "weight")
+    text = output([*steps, Tried(4, 10, 0.158, math.inf), Tried(2, 10, 0.00398, 1.5)], True, "weight")
+    assert "trials 1-3/10: best learning rate 0.0251, loss 1.7500" in text
+    one = output([*steps, *[Tried(number, 10, rates[number], 1.0) for number in (1, 2, 4)]], True, "weight")
+    assert "weight trial 3/10: learning rate 0.0251, loss 1.7500" in one
+
+
+def test_the_bar_of_a_search_counts_what_is_over_and_the_parts_of_what_is_under_way():
+    bar = Progress()
+    live = progress._Live(bar, "")
+    for event in (Tried(1, 8, 0.1, 1.0), Tried(4, 8, 1.0, math.inf), Trying(2, 8, 0.2, 0.5, 1.0)):
+        live(event)
+    live(Trying(3, 8, 0.3, 0.25, 1.0))
+    assert (bar.tasks[0].completed, bar.tasks[0].total) == (2.75, 8)
+    live(Trying(3, 8, 0.3, 0.75, 1.0))
+    assert bar.tasks[0].completed == 3.25
+    live(Tried(3, 8, 0.3, 1.0))
+    live(Tried(2, 8, 0.2, 1.0))
+    assert bar.tasks[0].completed == 4
+    live(start())
+    assert (bar.tasks[0].completed, bar.tasks[0].total) == (0, 40)
 
 
 def test_nothing_stays_on_the_terminal():

@@ -3,6 +3,7 @@ import math
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -278,7 +279,7 @@ def test_find_lr_is_the_search_of_fit_and_fit_goes_on_with_it(tmp_path, monkeypa
     found = find_lr(net, made_up(), SEARCH, out=tmp_path)
     assert same(state(net), before)
     assert find_lr(net, made_up(), SEARCH) == found
-    monkeypatch.setattr("bayesnorm.train.lr_search._train", lambda *args: pytest.fail("searched again"))
+    monkeypatch.setattr("bayesnorm.train.lr_search.make_trainer", lambda *args: pytest.fail("searched again"))
     run = fit(net, made_up(), SEARCH, out=tmp_path, resume=True)
     assert run.search == found
     assert run.lr == found.best
@@ -286,20 +287,39 @@ def test_find_lr_is_the_search_of_fit_and_fit_goes_on_with_it(tmp_path, monkeypa
 
 def test_find_lr_on_a_finished_run_returns_its_search(tmp_path, monkeypatch):
     run = fit(network("weight", "bayes"), made_up(), SEARCH, out=tmp_path)
-    monkeypatch.setattr("bayesnorm.train.lr_search._train", lambda *args: pytest.fail("searched again"))
+    monkeypatch.setattr("bayesnorm.train.lr_search.make_trainer", lambda *args: pytest.fail("searched again"))
     (tmp_path / "lr_search.json").unlink()
     with pytest.warns(UserWarning, match=r"lr_search.json is missing; restored"):
         found = find_lr(network("weight", "bayes"), made_up(), SEARCH, out=tmp_path, resume=True)
     assert found == run.search
 
 
-def test_an_infinite_trial_survives_the_folder(tmp_path, monkeypatch):
-    losses = iter([math.inf, 1.0, 2.0])
-    monkeypatch.setattr("bayesnorm.train.lr_search._train", lambda *args: next(losses))
-    found = find_lr(network("weight"), made_up(), SEARCH, out=tmp_path)
-    assert found.trials[0].loss == math.inf
-    assert find_lr(network("weight"), made_up(), SEARCH, out=tmp_path, resume=True) == found
-    assert json.loads((tmp_path / "lr_search.json").read_text())["trials"][0]["loss"] is None
+def test_an_infinite_trial_survives_the_folder(tmp_path):
+    config = replace(SEARCH, lr_low=1e-6, lr_high=1e10, project=False)  # 0.01, 100, 1e6
+    found = find_lr(network("weight"), made_up(), config, out=tmp_path)
+    assert found.trials[2].loss == math.inf
+    assert find_lr(network("weight"), made_up(), config, out=tmp_path, resume=True) == found
+    assert json.loads((tmp_path / "lr_search.json").read_text())["trials"][2]["loss"] is None
+
+
+def test_a_trial_that_was_over_before_others_of_its_round_is_kept(tmp_path, monkeypatch):
+    """Side by side, that which diverges is over first."""
+    config = replace(SEARCH, lr_low=1e-6, lr_high=1e10, lr_epochs=2, project=False)
+    whole = find_lr(network("weight"), made_up(), config, out=tmp_path / "whole")
+    monkeypatch.setattr("bayesnorm.train.lr_search._at_once", lambda world: 3)
+
+    def halt(event):
+        if isinstance(event, Tried) and event.trial == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(StoppedError):
+        find_lr(network("weight"), made_up(), config, out=tmp_path / "cut", callbacks=[halt])
+    kept = json.loads((tmp_path / "cut" / "lr_search.json").read_text())["trials"]
+    assert {"lr": whole.trials[2].lr, "loss": None} in kept
+    assert len(kept) < 3
+    assert find_lr(network("weight"), made_up(), config, out=tmp_path / "cut", resume=True) == whole
+    files = [(tmp_path / name / "lr_search.json").read_bytes() for name in ("whole", "cut")]
+    assert files[0] == files[1]
 
 
 def test_a_stop_during_the_search_keeps_its_trials(tmp_path):

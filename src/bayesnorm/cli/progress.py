@@ -41,14 +41,18 @@ class _Live:
         self.task = bar.add_task(title, total=None, rate="", visible=not title)
         self.start = Started.__new__(Started)
         self.begin, self.validation = time.monotonic(), ""
+        self.trying: dict[int, Trying] = {}
+        self.tried: set[int] = set()
 
     def __call__(self, event: Event) -> None:
         self.bar.update(self.task, visible=True)
         if isinstance(event, Trying):
-            text = (
-                f"{self.title} trial {event.trial}/{event.trials}: learning rate {event.lr:.3g}, loss {event.loss:.4f}"
-            )
-            self.bar.update(self.task, description=text, total=event.trials, completed=event.trial - 1 + event.done)
+            self.trying[event.trial] = event
+            self._search(event.trials)
+        elif isinstance(event, Tried):
+            self.trying.pop(event.trial, None)
+            self.tried.add(event.trial)
+            self._search(event.trials)
         elif isinstance(event, Started):
             self.start, self.begin = event, time.monotonic()
             self.bar.reset(self.task, total=event.epochs * event.steps_per_epoch, completed=event.step)
@@ -59,6 +63,14 @@ class _Live:
             self.bar.update(self.task, description=text, completed=event.step, rate=f"{rate:.0f} steps/s")
         elif isinstance(event, EpochEnded):
             self.validation = f" | {_validation(event.record)}"
+
+    def _search(self, trials: int) -> None:
+        """Where the search is; trials that are under way together share the line."""
+        done = len(self.tried) + sum(event.done for event in self.trying.values())
+        self.bar.update(self.task, total=trials, completed=done)
+        if self.trying:
+            text = _under_way([self.trying[number] for number in sorted(self.trying)])
+            self.bar.update(self.task, description=f"{self.title} {text}")
 
 
 class _Lines:
@@ -84,6 +96,15 @@ class _Lines:
 
     def _shows(self, epoch: int) -> bool:
         return epoch % self.every == 0 or epoch == self.epochs
+
+
+def _under_way(events: list[Trying]) -> str:
+    """One trial, or the best so far of several."""
+    first, last, best = events[0], events[-1], min(events, key=lambda event: event.loss)
+    text = f"learning rate {best.lr:.3g}, loss {best.loss:.4f}"
+    if len(events) == 1:
+        return f"trial {first.trial}/{first.trials}: {text}"
+    return f"trials {first.trial}-{last.trial}/{first.trials}: best {text}"
 
 
 def _validation(record: Record) -> str:

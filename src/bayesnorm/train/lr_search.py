@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,12 +16,14 @@ from ..data.base import Data
 from ..errors import DivergedError
 from .config import Config
 from .engine import make_trainer
-from .events import Callback, Trying
+from .events import Callback, Tried, Trying
+from .fused.dock import Dock
+from .lockstep import Turn, in_lockstep
 from .trainer import Trainer
 from .world import World
 
-WORST = 1e3
-"""Stands for infinity where the search needs a number to compare; losses per sample are far below."""
+TOGETHER = 4
+"""Trials of a round. Even: both sides of the best one so far get the same number."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class LrSearch:
-    """All trials, in the order made, and the best learning rate."""
+    """All trials, round by round and from small to large learning rates in each, and the best learning rate."""
 
     trials: tuple[Trial, ...]
 
     @property
     def best(self) -> float:
-        """The learning rate of the lowest loss."""
-        return min(self.trials, key=lambda trial: trial.loss).lr
+        """The learning rate of the lowest loss, the smallest such."""
+        return min(self.trials, key=lambda trial: (trial.loss, trial.lr)).lr
 
 
 def as_json(trials: tuple[Trial, ...]) -> list[dict[str, float | None]]:
@@ -64,37 +66,41 @@ def search(
     emit: Callback = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> LrSearch:
-    """Bounded scalar search over log10 lr; every trial starts from a copy of the network, with the same seed.
+    """Section search over log10 lr, ``TOGETHER`` trials a round: between the bounds, then closer around the best.
+
+    Every trial starts from a copy of the network, with the same seed. On CUDA those of a round are trained side by
+    side; each is, to the last bit, what it would be alone.
 
     Arguments:
         net: in its initial state; it is not changed.
         known: trials made before, which are not repeated.
-        tried: called after each trial.
-        emit: called with the steps of the trials.
+        tried: called after each trial that was not known, with all that are over.
+        emit: called with the steps of the trials, and with each trial that is over.
         stopping: asked at every step whether to stop; if so, ``InterruptedError`` is raised.
     """
-    from scipy.optimize import minimize_scalar
+    places: list[float] = []
+    trials: dict[int, Trial] = {}
 
-    trials: list[Trial] = []
+    def over(number: int, trial: Trial) -> None:
+        trials[number] = trial
+        if trial not in known:
+            tried(LrSearch(tuple(trials[n] for n in sorted(trials))))
+        emit(Tried(number, config.lr_trials, trial.lr, trial.loss))
 
-    def loss(exponent: float) -> float:
-        if len(trials) >= config.lr_trials:  # scipy makes one more than it was allowed
-            raise StopIteration
-        lr = float(10.0**exponent)
-        trial = next((t for t in known if math.isclose(t.lr, lr, rel_tol=1e-12)), None)
-        if trial is None:
-            stepped = _Steps(emit, len(trials) + 1, config.lr_trials, lr)
-            trial = Trial(lr, _train(net, data, config, lr, world, stepped, stopping))
-        trials.append(trial)
-        tried(LrSearch(tuple(trials)))
-        # The larger the step, the worse its divergence: the search then turns to smaller ones.
-        return min(trial.loss, WORST) if math.isfinite(trial.loss) else WORST * (2 + exponent - bounds[0])
-
-    bounds = (math.log10(config.lr_low), math.log10(config.lr_high))
-    with suppress(StopIteration):
-        minimize_scalar(loss, bounds=bounds, method="bounded", options={"maxiter": config.lr_trials, "xatol": 0.02})
-    found = LrSearch(tuple(trials))
-    if not any(math.isfinite(trial.loss) for trial in trials):
+    while len(places) < config.lr_trials:
+        losses = {place: trials[number].loss for number, place in enumerate(places, 1)}
+        fresh = next_round(losses, config, min(TOGETHER, config.lr_trials - len(places)))
+        rates = {number: float(10.0**place) for number, place in enumerate(fresh, len(places) + 1)}
+        places += fresh
+        for number, lr in list(rates.items()):
+            before = [trial for trial in known if math.isclose(trial.lr, lr, rel_tol=1e-12)]
+            if before:
+                del rates[number]
+                over(number, before[0])
+        for group in _groups(rates, _at_once(world)):
+            _train(net, data, config, world, group, over, emit, stopping)
+    found = LrSearch(tuple(trials[number] for number in sorted(trials)))
+    if not any(math.isfinite(trial.loss) for trial in found.trials):
         raise DivergedError(
             f"training diverges at every learning rate between {config.lr_low:g} and {config.lr_high:g}: pass a "
             "smaller --lr-low, or --clip 1"
@@ -102,40 +108,76 @@ def search(
     return found
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """Tells of the steps of one trial."""
+def next_round(losses: Mapping[float, float], config: Config, count: int) -> list[float]:
+    """Exponents to try next: the parts on either side of the best one so far, up to its neighbours, cut evenly.
 
-    emit: Callback
-    trial: int
-    trials: int
-    lr: float
+    Arguments:
+        losses: of the exponents tried so far, infinite where training diverged.
+        config: ``lr_low`` and ``lr_high`` bound the search; they are themselves not tried.
+        count: how many.
 
-    def __call__(self, trainer: Trainer) -> None:
-        done = trainer.step_count / (trainer.config.lr_epochs * len(trainer.batches))
-        self.emit(Trying(self.trial, self.trials, self.lr, done, trainer.running_loss))
+    >>> next_round({}, Config(lr_low=1e-5, lr_high=1.0), 4)
+    [-4.0, -3.0, -2.0, -1.0]
+    >>> next_round({-4.0: 3.0, -3.0: 1.0, -2.0: 2.0, -1.0: math.inf}, Config(lr_low=1e-5, lr_high=1.0), 2)
+    [-3.5, -2.5]
+    """
+    ends = [math.log10(config.lr_low), math.log10(config.lr_high)]
+    if losses:
+        best = min(losses, key=lambda place: (losses[place], place))
+        below = max((place for place in losses if place < best), default=ends[0])
+        above = min((place for place in losses if place > best), default=ends[1])
+        # If all have diverged, the best is the smallest, and no larger one is worth a trial.
+        ends = [below, best, above] if math.isfinite(losses[best]) else [below, best]
+    parts = list(pairwise(ends))
+    cuts = [0] * len(parts)
+    for _ in range(count):
+        # Rounded, so that of equal parts the lower comes first whatever their last digits.
+        pieces = [round((b - a) / (n + 1), 9) for (a, b), n in zip(parts, cuts, strict=True)]
+        cuts[pieces.index(max(pieces))] += 1
+    return [a + (b - a) * i / (n + 1) for (a, b), n in zip(parts, cuts, strict=True) for i in range(1, n + 1)]
+
+
+def _at_once(world: World) -> int:
+    """Trials that are trained side by side: a CPU is busy with one, and several processes must take the same step."""
+    return TOGETHER if world.device.type == "cuda" and world.size == 1 else 1
+
+
+def _groups(rates: Mapping[int, float], size: int) -> list[dict[int, float]]:
+    """Neighbouring trials, so many at a time."""
+    items = list(rates.items())
+    return [dict(items[start : start + size]) for start in range(0, len(items), size)]
 
 
 def _train(
     net: nn.Module,
     data: Data,
     config: Config,
-    lr: float,
     world: World,
-    stepped: Callable[[Trainer], None],
+    rates: Mapping[int, float],
+    over: Callable[[int, Trial], None],
+    emit: Callback,
     stopping: Callable[[], bool],
-) -> float:
-    torch.manual_seed(config.seed)
-    trainer = make_trainer(copy.deepcopy(net), data, config, lr, world)
-    last = 0.0
-    try:
-        for _ in range(config.lr_epochs):
-            while trainer.batch < len(trainer.batches):
-                if trainer.step(stopping()):
-                    raise InterruptedError
-                stepped(trainer)
-            last = trainer.sums["nll"] / trainer.sums["count"]
+) -> None:
+    """Trials side by side, by number; ``over`` is called with each when it ends."""
+
+    def stepped(number: int, trainer: Trainer) -> bool:
+        steps = len(trainer.batches)
+        done = trainer.step_count / (config.lr_epochs * steps)
+        emit(Trying(number, config.lr_trials, trainer.lr, done, trainer.running_loss))
+        if trainer.batch == steps:
+            loss = trainer.sums["nll"] / trainer.sums["count"]
             trainer.next_epoch()
-    except DivergedError:
-        return math.inf
-    return last
+            if trainer.epoch == config.lr_epochs:
+                over(number, Trial(rates[number], loss))
+        return trainer.epoch < config.lr_epochs
+
+    def diverged(number: int, error: DivergedError) -> None:
+        over(number, Trial(rates[number], math.inf))
+
+    turns = {number: Turn(world.device) for number in rates}
+    trainers, dock = {}, Dock()
+    for number, lr in rates.items():
+        with turns[number]:
+            torch.manual_seed(config.seed)
+            trainers[number] = make_trainer(copy.deepcopy(net), data, config, lr, world, dock)
+    in_lockstep(trainers, turns, stepped, diverged, stopping)

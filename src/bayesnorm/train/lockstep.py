@@ -1,0 +1,116 @@
+"""Trainers that go step by step together on one device, each as if it were alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..errors import DivergedError
+from .trainer import Trainer
+
+Name = TypeVar("Name")
+
+
+class Turn:
+    """One of several at work: on a stream of its own, with torch's generators as it left them.
+
+    At the end of a turn the caller's stream and generators are put back.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.mine: list[Tensor] | None = None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        if self.stream is not None:  # network and data were made on another
+            self.stream.wait_stream(torch.cuda.current_stream(device))
+
+    def __enter__(self) -> None:
+        self.outer = self._generators()
+        if self.mine is not None:
+            self._set(self.mine)
+        if self.stream is not None:
+            self.before = torch.cuda.current_stream(self.device)
+            torch.cuda.set_stream(self.stream)
+
+    def __exit__(self, *error: object) -> None:
+        if self.stream is not None:
+            torch.cuda.set_stream(self.before)
+        self.mine = self._generators()
+        self._set(self.outer)
+
+    def wait(self) -> None:
+        """Until everything that was begun is done, on whatever stream."""
+        if self.stream is not None:
+            torch.cuda.synchronize(self.device)
+
+    def _generators(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.stream is not None else [])]
+
+    def _set(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self.stream is not None:
+            torch.cuda.set_rng_state(states[1], self.device)
+
+
+def in_lockstep(
+    trainers: dict[Name, Trainer],
+    turns: Mapping[Name, Turn],
+    stepped: Callable[[Name, Trainer], bool],
+    diverged: Callable[[Name, DivergedError], None],
+    stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """Begin the steps of all, then look at each: while one is looked at, those of the others go on.
+
+    Arguments:
+        trainers: by name; each leaves when it is done, and is released then.
+        turns: of each trainer, the one in which it was made.
+        stepped: called when a trainer has taken its steps, in its turn; returns whether it goes on.
+        diverged: called when a trainer leaves because it diverged, in its turn.
+        stopping: asked at every step whether to stop.
+
+    Raises:
+        InterruptedError: some process wanted to stop; whatever had begun was finished first.
+    """
+    try:
+        while trainers:
+            for name, trainer in trainers.items():
+                with turns[name]:
+                    trainer.begin()
+            wishes = [_look(name, trainers, turns[name], stepped, diverged, stopping) for name in list(trainers)]
+            if any(wishes):
+                raise InterruptedError
+    finally:
+        for name in list(trainers):
+            turns[name].wait()  # after an error steps may be under way: their memory must not go to others
+            _leave(name, trainers, turns[name])
+
+
+def _look(
+    name: Name,
+    trainers: dict[Name, Trainer],
+    turn: Turn,
+    stepped: Callable[[Name, Trainer], bool],
+    diverged: Callable[[Name, DivergedError], None],
+    stopping: Callable[[], bool],
+) -> bool:
+    """End the steps of one; returns whether some process wants to stop."""
+    wish, failed = False, None
+    with turn:
+        try:
+            wish = trainers[name].step(stopping())
+        except DivergedError as error:
+            failed = error
+        if failed is not None:
+            diverged(name, failed)
+        goes_on = failed is None and stepped(name, trainers[name])
+    if not goes_on:
+        _leave(name, trainers, turn)
+    return wish
+
+
+def _leave(name: Name, trainers: dict[Name, Trainer], turn: Turn) -> None:
+    with turn:
+        trainers.pop(name).release()

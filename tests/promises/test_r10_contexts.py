@@ -24,7 +24,7 @@ from bayesnorm.cli import progress, world
 from bayesnorm.data import digits
 from bayesnorm.evaluate import _bn_draws, baselines
 from bayesnorm.moments import core, record
-from bayesnorm.train import Config, _fit, fleet, numerics, run_folder, signals, tensorboard
+from bayesnorm.train import Config, _fit, fleet, lockstep, numerics, run_folder, signals, tensorboard
 from bayesnorm.train.events import Started
 
 Case = tuple[AbstractContextManager[Any], Callable[[], Any], Callable[[Any], None]]
@@ -121,6 +121,10 @@ def _numbered(path: Path) -> Case:
 
 def _turn(path: Path) -> Case:
     return fleet._Turn(torch.device("cpu")), lambda: torch.get_rng_state().tolist(), lambda entered: torch.rand(3)
+
+
+def _lockstep_turn(path: Path) -> Case:
+    return lockstep.Turn(torch.device("cpu")), lambda: torch.get_rng_state().tolist(), lambda entered: torch.rand(3)
 
 
 def _sample(path: Path) -> Case:
@@ -263,7 +267,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "bayesnorm.train.signals.caught": _caught,
     "bayesnorm.train.run_folder.RunFolder.held": _held,
     "bayesnorm.train._fit._session": _session,
-    "bayesnorm.train.fleet._Turn": _turn,
+    "bayesnorm.train.lockstep.Turn": _lockstep_turn,
     "bayesnorm.train.tensorboard.tensorboard": _tensorboard,
     "bayesnorm.cli.world.distributed": _distributed,
     "bayesnorm.cli.progress.shown": _shown,
@@ -273,7 +277,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
 def _found() -> set[str]:
     """All context managers of the package: generators made into one, and classes that are one."""
     names = [info.name for info in pkgutil.walk_packages(bayesnorm.__path__, "bayesnorm.")]
-    names.remove("bayesnorm.train._update_kernel")  # a kernel and no more; it needs Triton
+    names = [name for name in names if not name.startswith("bayesnorm.train.fused._")]  # kernels, which need Triton
     found = set()
     for name in names:
         if name.endswith("__main__"):

@@ -13,7 +13,9 @@ from bayesnorm.train.rows import LONGEST, Rows, rows_of
 
 def by_rows(rows: Rows, values: Tensor, momentum: Tensor, gradient: Tensor, rate: float, mu: float) -> None:
     """What the kernel does, a row after the other."""
-    for start, length, factor, low, high, project in zip(*[c.tolist() for c in vars(rows).values()], strict=True):
+    for start, length, factor, low, high, project in zip(
+        *[c.tolist() for c in vars(rows).values() if isinstance(c, Tensor)], strict=True
+    ):
         part = slice(int(start), int(start + length))
         momentum[part] = mu * momentum[part] + gradient[part]
         moved = values[part] - rate * factor * (gradient[part] + mu * momentum[part])
@@ -34,6 +36,7 @@ def test_the_rows_make_the_step_of_the_optimizer(norm, scale, project):
     rows = rows_of(trainer.net, flat.parameters, factors, project)
     assert rows is not None
     assert rows.length.sum().item() == flat.values.numel()
+    assert rows.longest == rows.length.max()
     values, momentum = flat.values.clone(), flat.moments[0].clone()
     for seed in range(3):
         gradient = torch.randn(len(values), generator=torch.Generator().manual_seed(seed))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 OPERATIONAL = {"checkpoint_seconds", "checkpoint_steps", "directory", "data.name"}
 """Settings that do not change what is computed; they may differ when a run is resumed."""
+ENGINES = ("auto", "plain", "captured", "fused")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Config:
         sync_bn: batch norm takes its statistics over all processes.
         precision: ``"fp32"``, ``"tf32"`` (CUDA) or ``"bf16"`` (the forward pass; weights and statistics stay fp32).
         compile: compile the network with ``torch.compile``.
-        engine: plain loop, or the same step captured in a CUDA graph and replayed (auto: where it can be).
+        engine: ``"plain"`` loop; ``"captured"``: the same step in a CUDA graph; ``"fused"``: in kernels of its own, for
+            networks like All-CNN; ``"auto"``: on CUDA the fastest that can do it.
         channels_last: memory format of the images and the convolutions.
         deterministic: use deterministic kernels, without which a resumed run is not bitwise the same on CUDA.
         seed: decides order, augmentation and, where the network is built by a recipe, its initialization.
@@ -67,7 +69,7 @@ class Config:
     sync_bn: bool = False
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     compile: bool = False
-    engine: Literal["auto", "plain", "captured"] = "auto"
+    engine: Literal["auto", "plain", "captured", "fused"] = "auto"
     channels_last: bool = False
     deterministic: bool = True
     seed: int = 0
@@ -92,7 +94,7 @@ class Config:
         _require(self, "lr", lambda v: v == "auto" or _positive(v), "'auto' or a positive number")
         _require(self, "momentum", lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1")
         _require(self, "optimizer", lambda v: v in ("sgd", "adam"), "'sgd' or 'adam'")
-        _require(self, "engine", lambda v: v in ("auto", "plain", "captured"), "'auto', 'plain' or 'captured'")
+        _require(self, "engine", lambda v: v in ENGINES, "'auto', 'plain', 'captured' or 'fused'")
         _require(self, "precision", lambda v: v in ("fp32", "tf32", "bf16"), "'fp32', 'tf32' or 'bf16'")
         if not self.lr_low < self.lr_high:
             raise ValueError(f"lr_low={self.lr_low}: must be below lr_high={self.lr_high}")

@@ -25,20 +25,21 @@ class Flat:
     """
 
     def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer, config: Config) -> None:
-        self.net, self.config = net, config
+        self.net, self.config, self.optimizer = net, config, optimizer
         self.parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
         some = self.parameters[0]
         self.values = _gather(self.parameters, [p.detach() for p in self.parameters])
         factors = [self._factor(group) for group in optimizer.param_groups for _ in group["params"]]
+        self.row_factors = factors
         self.factors = torch.cat(
             [torch.full_like(p, f).flatten() for p, f in zip(self.parameters, factors, strict=True)]
         )
         by_rows = some.is_cuda and config.optimizer == "sgd" and some.dtype == torch.float32
         self.rows = rows_of(net, self.parameters, factors, config.project) if by_rows else None
-        names = ("momentum_buffer",) if config.optimizer == "sgd" else ("exp_avg", "exp_avg_sq")
+        self.names = ("momentum_buffer",) if config.optimizer == "sgd" else ("exp_avg", "exp_avg_sq")
         self.moments = []
-        for name in names:
-            state = [optimizer.state[p][name] for p in self.parameters]
+        for name in self.names:
+            state = [_alike(optimizer.state[p][name], p) for p in self.parameters]
             flat, views = _flattened(state)
             self.moments.append(flat)
             for parameter, view in zip(self.parameters, views, strict=True):
@@ -55,6 +56,20 @@ class Flat:
     def state(self) -> list[Tensor]:
         """Every tensor that an update changes."""
         return [self.values, *self.moments, self.steps]
+
+    def move_(self, values: Tensor, *moments: Tensor) -> None:
+        """Let other tensors of the same length hold everything from now on."""
+        shapes = [_ordered(p, p).shape for p in self.parameters]
+        sizes = [p.numel() for p in self.parameters]
+        for home, flat in zip((values, *moments), (self.values, *self.moments), strict=True):
+            home.copy_(flat)
+        for i, name in enumerate(self.names):
+            parts = moments[i].split(sizes)
+            for parameter, part, shape in zip(self.parameters, parts, shapes, strict=True):
+                self.optimizer.state[parameter][name] = _viewed(part.view(shape), parameter)
+        for parameter, part, shape in zip(self.parameters, values.split(sizes), shapes, strict=True):
+            parameter.data = _viewed(part.view(shape), parameter)
+        self.values, self.moments = values, list(moments)
 
     def release(self) -> None:
         """Parameters with memory of their own, as they were before."""
@@ -110,6 +125,11 @@ def _last(tensor: Tensor) -> bool:
     return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
 
 
+def _alike(tensor: Tensor, like: Tensor) -> Tensor:
+    """In memory as another."""
+    return tensor.contiguous(memory_format=torch.channels_last) if _last(like) else tensor
+
+
 def _ordered(tensor: Tensor, like: Tensor) -> Tensor:
     """Its axes as they are in the memory of another."""
     return tensor.permute(0, 2, 3, 1) if _last(like) else tensor
@@ -121,7 +141,12 @@ def _flattened(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     flat = torch.cat([tensor.reshape(-1) for tensor in ordered])
     parts = flat.split([tensor.numel() for tensor in tensors])
     shaped = [part.view(tensor.shape) for part, tensor in zip(parts, ordered, strict=True)]
-    return flat, [part.permute(0, 3, 1, 2) if _last(t) else part for part, t in zip(shaped, tensors, strict=True)]
+    return flat, [_viewed(part, tensor) for part, tensor in zip(shaped, tensors, strict=True)]
+
+
+def _viewed(part: Tensor, like: Tensor) -> Tensor:
+    """Its axes in the order of another tensor, whose order in memory it has."""
+    return part.permute(0, 3, 1, 2) if _last(like) else part
 
 
 def _gather(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:

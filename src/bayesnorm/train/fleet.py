@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.base import Data
 from ..errors import DivergedError, StoppedError
 from ._fit import check_trainable
 from .config import Config
 from .events import Callback
+from .fused.dock import Dock
+from .lockstep import Turn
 from .numerics import numerics
 from .run_folder import RunFolder
 from .session import Run, Session
@@ -76,14 +78,15 @@ def fit_fleet(
         if not resume:
             for member in members.values():
                 RunFolder(member.out).refuse_taken()
+        dock = Dock()
         running: dict[str, Generator[None, None, Run]] = {}
         for name, member in members.items():
             session = Session(
                 *(member.net, member.data.to(device), member.config, World.current(device), stop),
-                *((callbacks or {}).get(name, ()), member.recipe, stack, RunFolder(member.out)),
+                *((callbacks or {}).get(name, ()), member.recipe, stack, RunFolder(member.out), dock),
             )
             running[name] = session.running(resume)
-        turns = {name: _Turn(device) for name in members}
+        turns = {name: Turn(device) for name in members}
         while running:
             for name in list(running):
                 try:
@@ -126,36 +129,3 @@ def _check(members: Mapping[str, Member]) -> torch.device:
         if check_trainable(member.net, member.data, member.config).size > 1:
             raise ValueError("a fleet is trained by one process: leave torchrun out")
     return devices.pop()
-
-
-class _Turn:
-    """A member at work: on a stream of its own, with torch's generators as it left them; the caller's are put back."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.mine: list[Tensor] | None = None
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        if self.stream is not None:  # network and data were made on another
-            self.stream.wait_stream(torch.cuda.current_stream(device))
-
-    def __enter__(self) -> None:
-        self.outer = self._generators()
-        if self.mine is not None:
-            self._set(self.mine)
-        if self.stream is not None:
-            self.before = torch.cuda.current_stream(self.device)
-            torch.cuda.set_stream(self.stream)
-
-    def __exit__(self, *error: object) -> None:
-        if self.stream is not None:
-            torch.cuda.set_stream(self.before)
-        self.mine = self._generators()
-        self._set(self.outer)
-
-    def _generators(self) -> list[Tensor]:
-        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.stream is not None else [])]
-
-    def _set(self, states: list[Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        if self.stream is not None:
-            torch.cuda.set_rng_state(states[1], self.device)

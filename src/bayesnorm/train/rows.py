@@ -15,7 +15,7 @@ from ..layers import norm_layers
 from ..scales import BayesScale
 from ..scales.bayes import U_MAX, U_MIN
 
-LONGEST = 4096
+LONGEST = 1024
 """Parameters of a row that belong to no weight vector."""
 
 
@@ -30,6 +30,7 @@ class Rows:
         low: least value of a parameter.
         high: largest value.
         project: 1 where the row is a weight vector that is divided by its length, else 0.
+        longest: the largest length.
     """
 
     start: Tensor
@@ -38,6 +39,7 @@ class Rows:
     low: Tensor
     high: Tensor
     project: Tensor
+    longest: int
 
 
 def rows_of(net: nn.Module, parameters: Sequence[Tensor], factors: Sequence[float], project: bool) -> Rows | None:
@@ -74,7 +76,9 @@ def rows_of(net: nn.Module, parameters: Sequence[Tensor], factors: Sequence[floa
     columns: list[Any] = list(zip(*table, strict=True))
     device = parameters[0].device
     kinds = (torch.int64, torch.int32, torch.float32, torch.float32, torch.float32, torch.int32)
-    return Rows(*[torch.tensor(c, dtype=k, device=device) for c, k in zip(columns, kinds, strict=True)])
+    tensors = [torch.tensor(c, dtype=k, device=device) for c, k in zip(columns, kinds, strict=True)]
+    found: list[Any] = [*tensors, max(columns[1])]
+    return Rows(*found)
 
 
 def update_(
@@ -91,12 +95,13 @@ def update_(
         scale: factor on the gradient.
         mu: factor on the momentum.
     """
-    from ._update_kernel import update_kernel
+    from .fused._update import update_kernel
 
     update_kernel[(len(rows.start),)](
         *(values, momentum, gradient, rate, good, scale),
         *(rows.start, rows.length, rows.factor, rows.low, rows.high, rows.project),
         mu,
-        BLOCK=1024,
-        num_warps=4,
+        0,
+        BLOCK=1 << (rows.longest - 1).bit_length(),
+        num_warps=8,
     )

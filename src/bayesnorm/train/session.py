@@ -20,7 +20,8 @@ from .checkpoint import Checkpoint
 from .config import Config
 from .engine import make_trainer
 from .environment import changed, environment
-from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped, Tried
+from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped
+from .fused.dock import Dock
 from .lr_search import LrSearch, Trial, as_json, from_json, search
 from .run_folder import RunFolder, same
 from .signals import Stop
@@ -66,6 +67,7 @@ class Session:
         recipe: stored with the run.
         stack: ends with the call; holds the lock of the folder.
         folder: of the run; None writes nothing.
+        dock: where the trainers of a fleet meet.
 
     ``history`` and ``search`` are filled on the way.
     """
@@ -79,6 +81,7 @@ class Session:
     recipe: dict[str, Any]
     stack: ExitStack
     folder: RunFolder | None = None
+    dock: Dock | None = None
     history: list[Record] = field(default_factory=list)
     search: LrSearch | None = None
     saved_at: float = field(default_factory=time.monotonic)
@@ -110,7 +113,7 @@ class Session:
         yield  # of a fleet, all enter before one is trained
         lr = self._learning_rate(stored)
         torch.manual_seed(self.config.seed)  # whatever the search has drawn
-        trainer = make_trainer(self.net, self.data, self.config, lr, self.world)
+        trainer = make_trainer(self.net, self.data, self.config, lr, self.world, self.dock)
         self._restore(trainer, stored)
         result = self.disk.result() if self.disk else None
         if result is not None and result["steps"] != trainer.step_count:
@@ -204,10 +207,8 @@ class Session:
             return self.search.best
 
         def tried(found: LrSearch) -> None:
-            trial = found.trials[-1]
-            if self.disk is not None and len(found.trials) > len(known):
+            if self.disk is not None:
                 self.disk.write("lr_search.json", {"trials": as_json(found.trials)})
-            self._emit(Tried(len(found.trials), self.config.lr_trials, trial.lr, trial.loss))
 
         try:
             self.search = search(

@@ -133,8 +133,7 @@ class Trainer:
 
     def _network(self, images: Tensor) -> Tensor:
         """Outputs for all images."""
-        if self.config.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
+        images = self._laid_out(images)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             output = self.forward(images)
         if not isinstance(output, Tensor) or output.dim() < 2 or output.size(1) != len(self.data.classes):
@@ -144,6 +143,9 @@ class Trainer:
                 "logits or log-probabilities with the classes on axis 1"
             )
         return output
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last) if self.config.channels_last else images
 
     def _part(self, batch: Batch) -> Tensor | float:
         """Share of this process in the targets of the batch."""
@@ -183,12 +185,15 @@ class Trainer:
         }
 
     def evaluate(self, part: str, limit: int | None = None) -> Metrics:
-        """Metrics of a split, in evaluation mode with the mean scales."""
+        """Metrics of a split, in evaluation mode with the mean scales, in the precision of training."""
         tally = Tally(device=self.data.device)
+        kind, half = self.data.device.type, self.config.precision == "bf16"
         for images, targets in images_of(self.data, part, self.config.seed, limit, self.world.rank, self.world.size):
             # On CUDA the size of a pass would follow the free memory, and the last digits with it.
             rows = len(images) if images.is_cuda else None
-            tally.update(predict(self.net, images, samples=0, max_rows=rows).log_probs, targets)
+            with torch.autocast(kind, torch.bfloat16, enabled=half and kind == "cuda"):
+                found = predict(self.net, self._laid_out(images), samples=0, max_rows=rows)
+            tally.update(found.log_probs, targets)
         return Tally.from_sums(self.world.total(tally.sums)).compute()
 
     def tensors(self) -> dict[str, Tensor]:

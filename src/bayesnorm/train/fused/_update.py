@@ -22,15 +22,20 @@ def update_kernel(
     highs,
     projects,
     mu,
-    BLOCK: tl.constexpr,  # noqa: N803
+    parameters,
+    BLOCK: tl.constexpr,
 ):
-    """One program per row: it reads and writes its own part of the tensors alone."""
-    row = tl.program_id(0)
+    """Programs (row, model), each with its own part of the tensors; ``BLOCK`` holds every row that is projected."""
+    row, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    values += model * parameters
+    momentum += model * parameters
+    gradient += model * parameters
     start, length = tl.load(starts + row), tl.load(lengths + row)
     low, high, project = tl.load(lows + row), tl.load(highs + row), tl.load(projects + row)
-    taken, factor = tl.load(good), tl.load(scale)
-    step = tl.load(rate) * tl.load(factors + row)
-    squares = tl.zeros((BLOCK,), dtype=tl.float32)
+    taken, factor = tl.load(good + model), tl.load(scale + model)
+    if taken == 0:
+        return
+    step = tl.load(rate + model) * tl.load(factors + row)
     for offset in range(0, length, BLOCK):
         place = offset + tl.arange(0, BLOCK)
         inside = place < length
@@ -38,17 +43,9 @@ def update_kernel(
         m = tl.load(momentum + start + place, mask=inside, other=0.0)
         p = tl.load(values + start + place, mask=inside, other=0.0)
         new = mu * m + g
-        moved = tl.minimum(tl.maximum(p - step * (g + mu * new), low), high)
-        p = tl.where(taken, moved, p)
-        tl.store(momentum + start + place, tl.where(taken, new, m), mask=inside)
+        p = tl.minimum(tl.maximum(p - step * (g + mu * new), low), high)
+        if project == 1:
+            total = tl.sum(tl.where(inside, p * p, 0.0))
+            p *= tl.where(total > 0, 1.0 / tl.sqrt(total), 1.0)
+        tl.store(momentum + start + place, new, mask=inside)
         tl.store(values + start + place, p, mask=inside)
-        squares += tl.where(inside, p * p, 0.0)
-    if (project == 1) & (taken != 0):
-        total = tl.sum(squares)
-        inverse = tl.where(total > 0, 1.0 / tl.sqrt(total), 1.0)
-        tl.debug_barrier()
-        for offset in range(0, length, BLOCK):
-            place = offset + tl.arange(0, BLOCK)
-            inside = place < length
-            p = tl.load(values + start + place, mask=inside, other=0.0)
-            tl.store(values + start + place, p * inverse, mask=inside)

@@ -1,0 +1,254 @@
+"""The kernel that begins a step: patches of the augmented images, moments behind every activation, and the draws."""
+
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+
+import triton
+import triton.language as tl
+
+from ._draw import normal, row_hash, uniform
+
+PLAIN, POINT, NOISE, BAYES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+
+
+@triton.jit
+def rho(u):
+    """``e^u`` below 0, ``1 + u`` above: the std of a posterior."""
+    return tl.where(u < 0, tl.exp(tl.minimum(u, 0.0)), 1.0 + u)
+
+
+@triton.jit
+def moved(place, draw, size: tl.constexpr, flips: tl.constexpr, flip, shift: tl.constexpr):
+    """Where a row or column of an augmented image comes from, as ``Augment`` has it."""
+    if flips:
+        place = tl.where(flip < 0.5, size - 1 - place, place)
+    if shift > 0:
+        steps: tl.constexpr = 2 * shift + 1
+        place += tl.minimum((draw * steps).to(tl.int32), steps - 1) - shift
+    return place
+
+
+@triton.jit
+def kink(mean, std):
+    """``a = mean / std`` with ``Phi(a)``, ``phi(a)`` and ``h(a)``: all that the moments of a leaky ReLU need."""
+    a = tl.minimum(tl.maximum(mean / tl.maximum(std, 1e-30), -40.0), 40.0)
+    cdf = 0.5 * (1.0 + tl.erf(a * 0.7071067811865476))
+    pdf = tl.exp(-0.5 * a * a) * 0.3989422804014327
+    return a, cdf, pdf, a * cdf + pdf
+
+
+@triton.jit
+def shrinkage(a, cdf, h, slope: tl.constexpr):
+    """Variance behind a leaky ReLU, in units of that before it."""
+    return slope * slope + (1.0 - slope * slope) * cdf - (1.0 - slope) * (1.0 - slope) * h * (h - a)
+
+
+@triton.jit
+def patches_of(
+    images,
+    chosen,
+    row,
+    columns,
+    mean,
+    std,
+    patches,
+    p,
+    C: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    OH: tl.constexpr,
+    OW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PAD: tl.constexpr,
+    K: tl.constexpr,
+    SHIFT: tl.constexpr,
+    HFLIP: tl.constexpr,
+    VFLIP: tl.constexpr,
+):
+    """What the first convolution sees around some pixels of an image, standardized and augmented."""
+    k = tl.arange(0, K)
+    c = k % C
+    kh, kw = (k // C) // KW, (k // C) % KW
+    y = (p // OW)[:, None] * STRIDE - PAD + kh[None, :]
+    x = (p % OW)[:, None] * STRIDE - PAD + kw[None, :]
+    inside = (p < OH * OW)[:, None] & (k < KH * KW * C)[None, :] & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+    y = moved(y, uniform(row, tl.load(columns + 1)), H, VFLIP, uniform(row, tl.load(columns)), SHIFT)
+    x = moved(x, uniform(row, tl.load(columns + 3)), W, HFLIP, uniform(row, tl.load(columns + 2)), SHIFT)
+    inside = inside & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+    raw = tl.load(images + chosen * (C * H * W) + c[None, :] * (H * W) + y * W + x, mask=inside, other=0)
+    value = (raw.to(tl.float32) - tl.load(mean + c)[None, :]) / tl.load(std + c)[None, :]
+    value = tl.where(inside, value, 0.0).to(patches.dtype.element_ty)
+    tl.store(patches + p[:, None] * K + k[None, :], value, mask=(p < OH * OW)[:, None])
+
+
+@triton.jit
+def draws_of(
+    values,
+    s_at,
+    b_at,
+    u_at,
+    offsets,
+    sigmas,
+    hashes,
+    key,
+    step,
+    n,
+    j,
+    factor,
+    summand,
+    first,
+    second,
+    ROWS: tl.constexpr,
+    SCALE: tl.constexpr,
+):
+    """``A`` and ``B`` of some channels for one sample, and the draws behind them."""
+    own = j < ROWS
+    b_place = tl.load(b_at + j, mask=own, other=-1)
+    b = tl.load(values + b_place, mask=b_place >= 0, other=0.0)
+    if SCALE == PLAIN:
+        tl.store(factor + j, tl.zeros_like(b) + 1.0, mask=own)
+        tl.store(summand + j, b, mask=own)
+    else:
+        s = tl.load(values + tl.load(s_at + j, mask=own, other=0), mask=own, other=1.0)
+        if SCALE == POINT:
+            tl.store(factor + j, s, mask=own)
+            tl.store(summand + j, b, mask=own)
+        else:
+            row = row_hash(key, step, n)
+            xi = normal(row, tl.load(hashes + j, mask=own, other=0))
+            if SCALE == BAYES:
+                u = tl.load(values + tl.load(u_at + j, mask=own, other=0), mask=own, other=0.0)
+                tl.store(factor + j, s + xi * rho(u), mask=own)
+                tl.store(summand + j, tl.load(offsets + j, mask=own, other=0.0), mask=own)
+                tl.store(first + j, xi, mask=own)
+            else:
+                u = 1.0 + tl.load(sigmas + j, mask=own, other=0.0) * xi
+                v = normal(row, tl.load(hashes + ROWS + j, mask=own, other=0))
+                v *= tl.load(sigmas + ROWS + j, mask=own, other=0.0) * u
+                tl.store(factor + j, u * s, mask=own)
+                tl.store(summand + j, v * s + b, mask=own)
+                tl.store(first + j, u, mask=own)
+                tl.store(second + j, v, mask=own)
+
+
+@triton.jit
+def moments_of(
+    values,
+    s_at,
+    b_at,
+    offsets,
+    moments,
+    j,
+    ROWS: tl.constexpr,
+    TABLE: tl.constexpr,
+    SCALE: tl.constexpr,
+    SLOPE: tl.constexpr,
+):
+    """Mean and variance (with the eps of the norm) of some channels behind their activation."""
+    own = j < ROWS
+    s = tl.load(values + tl.load(s_at + j, mask=own, other=0), mask=own, other=1.0).to(tl.float64)
+    b = tl.load(values + tl.load(b_at + j, mask=own, other=0), mask=own, other=0.0).to(tl.float64)
+    if SCALE == BAYES:  # the bias is multiplied by the scale
+        b = b * s + tl.load(offsets + j, mask=own, other=0.0)
+    std = tl.abs(s)
+    a, cdf, pdf, h = kink(b, std)
+    mean = SLOPE * b + (1.0 - SLOPE) * (b * cdf + std * pdf)
+    var = std * std * shrinkage(a, cdf, h, SLOPE)
+    tl.store(moments + j, mean.to(tl.float32), mask=own)
+    tl.store(moments + TABLE + j, var.to(tl.float32) + 1e-5, mask=own)
+
+
+@triton.jit
+def begin_kernel(
+    images,
+    labels,
+    order,
+    place,
+    step,
+    keys,
+    columns,
+    mean,
+    std,
+    active,
+    patches,
+    targets,
+    values,
+    s_at,
+    b_at,
+    u_at,
+    constants,
+    sigmas,
+    hashes,
+    noise_keys,
+    noise_step,
+    moments,
+    factor,
+    summand,
+    first,
+    second,
+    parameters,
+    samples,
+    ROWS: tl.constexpr,
+    TABLE: tl.constexpr,
+    TABLES: tl.constexpr,
+    MOMENTS: tl.constexpr,
+    SCALE: tl.constexpr,
+    SLOPE: tl.constexpr,
+    BATCH: tl.constexpr,
+    LIMIT: tl.constexpr,
+    C: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    OH: tl.constexpr,
+    OW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PAD: tl.constexpr,
+    K: tl.constexpr,
+    SHIFT: tl.constexpr,
+    HFLIP: tl.constexpr,
+    VFLIP: tl.constexpr,
+    TILES: tl.constexpr,
+    BP: tl.constexpr,
+    BT: tl.constexpr,
+):
+    """Programs (tile of pixels, model); behind those of the images come those of the draws, and of the moments.
+
+    Draws make two numbers per sample and channel, with ``u = (response + h) A + B``; ``h`` is known after ``prepare``.
+    """
+    model = tl.program_id(1).to(tl.int64)
+    if tl.load(active + model) == 0:
+        return
+    pid = tl.program_id(0)
+    values += model * parameters
+    offsets = constants + model * (3 * ROWS) + 2 * ROWS
+    if pid < BATCH * TILES:
+        n = pid // TILES
+        chosen = tl.load(order + model * samples + tl.load(place + model) * LIMIT + n)
+        tl.store(targets + model * LIMIT + n, tl.load(labels + chosen))
+        row = row_hash(tl.load(keys + model), tl.load(step + model), n)
+        out = patches + (model * LIMIT + n) * (OH * OW * K)
+        p = (pid % TILES) * BP + tl.arange(0, BP)
+        # fmt: off
+        patches_of(
+            images, chosen, row, columns, mean, std, out, p,
+            C, H, W, OH, OW, KH, KW, STRIDE, PAD, K, SHIFT, HFLIP, VFLIP,
+        )
+        # fmt: on
+    elif pid < BATCH * (TILES + TABLES):
+        n = (pid - BATCH * TILES) // TABLES
+        line = (model * LIMIT + n) * ROWS
+        j = ((pid - BATCH * TILES) % TABLES) * BT + tl.arange(0, BT)
+        # fmt: off
+        draws_of(
+            values, s_at, b_at, u_at, offsets, sigmas + model * (2 * ROWS), hashes,
+            tl.load(noise_keys + model), tl.load(noise_step + model), n, j,
+            factor + line, summand + line, first + line, second + line, ROWS, SCALE,
+        )
+        # fmt: on
+    elif MOMENTS:
+        moments += model * (2 * TABLE)
+        j = (pid - BATCH * (TILES + TABLES)) * BT + tl.arange(0, BT)
+        moments_of(values, s_at, b_at, offsets, moments, j, ROWS, TABLE, SCALE, SLOPE)

@@ -1,0 +1,119 @@
+"""Where trainers of equal form meet, so that their steps are taken by the same kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+import torch
+
+from .stack import Stack
+from .step import take_step
+
+if TYPE_CHECKING:
+    from .trainer import FusedTrainer
+
+TOGETHER = 10
+"""Steps in a graph: between two graphs the device waits for the host."""
+WARM_UP = 2
+
+
+class Dock:
+    """Trainers that take their steps together when they are of one form and ask for the same.
+
+    A trainer asks for steps; all that was asked for is sent off as soon as one of them needs the result.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[FusedTrainer] = []
+        self.asked: list[FusedTrainer] = []
+
+    def add(self, trainer: FusedTrainer) -> None:
+        """One more."""
+        self.members.append(trainer)
+
+    def remove(self, trainer: FusedTrainer) -> None:
+        """One that has ended, well or not."""
+        for trainers in (self.members, self.asked):
+            if trainer in trainers:
+                trainers.remove(trainer)
+
+    def ask(self, trainer: FusedTrainer) -> None:
+        """For the steps that the trainer has begun."""
+        self.asked.append(trainer)
+        if len(self.members) == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send off what was asked for."""
+        asked, self.asked = self.asked, []
+        new = [trainer for trainer in asked if trainer.bench is None]
+        for alike in _grouped(new, lambda trainer: trainer.form):
+            Bench(alike)
+        for group in _grouped(asked, lambda trainer: (id(trainer.bench), trainer.wanted)):
+            assert group[0].bench is not None
+            group[0].bench.run(group, *group[0].wanted)
+
+
+def _grouped(trainers: list[FusedTrainer], key: Callable[[FusedTrainer], Hashable]) -> list[list[FusedTrainer]]:
+    """Those of one key together, in the order in which they came."""
+    groups: dict[Hashable, list[FusedTrainer]] = {}
+    for trainer in trainers:
+        groups.setdefault(key(trainer), []).append(trainer)
+    return list(groups.values())
+
+
+class Bench:
+    """A stack at work for its trainers: its graphs, and the stream on which they run."""
+
+    def __init__(self, trainers: list[FusedTrainer]) -> None:
+        some = trainers[0]
+        self.stack = Stack(some.chain, some.layout, some.rows, some.common, len(trainers))
+        self.device = self.stack.device
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.done = torch.cuda.Event() if self.stream is not None else None
+        self.graphs: dict[tuple[int, int], Callable[[], None]] = {}
+        for number, trainer in enumerate(trainers):
+            trainer.sit(self, number)
+
+    def run(self, trainers: list[FusedTrainer], count: int, size: int) -> None:
+        """So many steps of these trainers, with batches of this size."""
+        working = [0] * self.stack.models
+        for trainer in trainers:
+            working[trainer.number] = 1
+        if self.stream is None:
+            self.stack.active.copy_(torch.tensor(working))
+            for _ in range(count):
+                take_step(self.stack, size)
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        for trainer in trainers:
+            trainer.wait(self.stream)
+        with torch.cuda.stream(self.stream):
+            self.stack.active.copy_(torch.tensor(working))
+            for together, times in ((TOGETHER, count // TOGETHER), (1, count % TOGETHER)):
+                for _ in range(times):
+                    self._graph(size, together)()
+            assert self.done is not None
+            self.done.record(self.stream)
+
+    def _graph(self, size: int, together: int) -> Callable[[], None]:
+        if (size, together) not in self.graphs:
+            self.graphs[size, together] = self._captured(size, together)
+        return self.graphs[size, together]
+
+    def _captured(self, size: int, together: int) -> Callable[[], None]:
+        """Steps as a graph; what the warm-up changed is put back."""
+        stack = self.stack
+        before = [(tensor, tensor.clone()) for tensor in stack.changing]
+        for _ in range(WARM_UP):
+            take_step(stack, size)
+            stack.place.copy_(before[2][1])
+        for tensor, value in before:
+            tensor.copy_(value)
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            for _ in range(together):
+                take_step(stack, size)
+        return graph.replay

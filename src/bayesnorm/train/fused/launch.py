@@ -1,0 +1,333 @@
+"""The kernels of a step, each with what it reads and writes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from ..trainer import EXPLODED
+from .chain import NORMS, SCALES
+from .layout import ALIGNED
+from .stack import Stack
+from .tiles import backward_tile, forward_tile, weight_tile
+
+PRODUCTS = {"bf16": "ieee", "tf32": "tf32", "fp32": "ieee"}
+
+
+def begin(stack: Stack, size: int) -> None:
+    """Patches, draws and moments."""
+    from ._begin import begin_kernel
+
+    link, data, layout, rows = stack.chain.links[0], stack.terms.data, stack.layout, stack.layout.rows
+    augment, tile, block = data.augment, 64, 128
+    tiles = -(-link.pixels // tile)
+    tables = -(-layout.pitch // block)
+    analytic = stack.chain.norm == "analytic"
+    begin_kernel[(size * (tiles + tables) + analytic * tables, stack.models)](
+        *(data.train.images, data.train.targets, stack.order, stack.place, stack.count, stack.key, stack.draws),
+        *(data.mean, data.std, stack.active, stack.patches, stack.targets, stack.values),
+        *(rows.s_at, rows.b_at, rows.u_at, stack.constants, stack.sigmas, layout.hashes),
+        *(stack.noise_key, stack.noise_step, stack.moments, stack.factor, stack.summand, stack.first, stack.second),
+        *(layout.parameters, len(data.train)),
+        ROWS=layout.pitch,
+        TABLE=stack.table,
+        TABLES=tables,
+        MOMENTS=analytic,
+        SCALE=SCALES[stack.chain.scale],
+        SLOPE=stack.chain.slope,
+        BATCH=size,
+        LIMIT=stack.terms.batch,
+        C=link.inputs,
+        H=link.height,
+        W=link.width,
+        OH=link.out_height,
+        OW=link.out_width,
+        KH=link.kernel[0],
+        KW=link.kernel[1],
+        STRIDE=link.stride,
+        PAD=link.padding,
+        K=layout.patch,
+        SHIFT=augment.shift,
+        HFLIP=augment.hflip,
+        VFLIP=augment.vflip,
+        TILES=tiles,
+        BP=tile,
+        BT=block,
+    )
+
+
+def prepare(stack: Stack) -> None:
+    """Effective weights."""
+    from ._prepare import prepare_kernel
+
+    layout, rows = stack.layout, stack.layout.rows
+    prepare_kernel[(layout.channels, stack.models)](
+        *(stack.values, stack.moments, stack.constants, stack.active, stack.effective, stack.statistics, stack.inner),
+        *(rows.w_at, rows.b_at, rows.length, rows.inputs, rows.moments_at, rows.effective_at),
+        *(layout.parameters, layout.weights),
+        ROWS=layout.pitch,
+        TABLE=stack.table,
+        NORM=NORMS[stack.chain.norm],
+        SCALE=SCALES[stack.chain.scale],
+        BLOCK=power(layout.longest),
+        num_warps=_warps(layout.longest),
+    )
+
+
+def sizes(stack: Stack, i: int, size: int) -> dict[str, Any]:
+    """Of one convolution; the first is one of 1x1 over patches."""
+    link = stack.layout.links[i]
+    return {
+        "ROWS": stack.layout.pitch,
+        "BATCH": size,
+        "LIMIT": stack.terms.batch,
+        **{"C": link.inputs, "H": link.height, "W": link.width},
+        **{"OUT": link.outputs, "OH": link.out_height, "OW": link.out_width},
+        **{"KH": link.kernel[0], "KW": link.kernel[1], "STRIDE": link.stride, "PAD": link.padding},
+        "PRECISION": PRODUCTS[stack.terms.precision],
+    }
+
+
+def forward(stack: Stack, i: int, size: int) -> None:
+    """Response of a layer; unless the batch comes first, its activation."""
+    from ._convolve import forward_kernel
+
+    link, layout = stack.layout.links[i], stack.layout
+    tile = forward_tile(link, stack.terms.batch, stack.models)
+    grid = (-(-size * link.pixels // tile.rows), -(-link.outputs // (tile.columns + tile.more)), stack.models)
+    forward_kernel[grid](
+        *(_input(stack, i), stack.effective, stack.inner, stack.factor, stack.summand, stack.active),
+        *(
+            stack.responses[i],
+            stack.outputs[min(i, len(stack.outputs) - 1)],
+            layout.weights,
+            layout.weight_first[i],
+            layout.row_first[i],
+        ),
+        **sizes(stack, i, size),
+        SLOPE=stack.chain.slope,
+        ACTIVATE=stack.chain.norm != "batch",
+        **{"BM": tile.rows, "BN": tile.columns, "BN2": tile.more, "BK": tile.depth},
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+
+
+def _input(stack: Stack, i: int) -> Tensor:
+    return stack.outputs[i - 1] if i else stack.patches
+
+
+def head(stack: Stack, size: int) -> None:
+    """Last layer, loss, and back to the layer before."""
+    from ._head import head_kernel
+
+    link, layout = stack.chain.links[-1], stack.layout
+    head_kernel[(size, stack.models)](
+        *(stack.outputs[-1], stack.effective, stack.inner, stack.factor, stack.summand, stack.targets, stack.active),
+        *(stack.pooled, stack.for_factor, stack.for_summand, stack.losses, stack.gradients[-1]),
+        *(layout.weights, layout.weight_first[-1], layout.row_first[-1], layout.row_first[-2]),
+        ROWS=layout.pitch,
+        BATCH=size,
+        LIMIT=stack.terms.batch,
+        C=link.inputs,
+        PIXELS=link.pixels,
+        OUT=link.outputs,
+        SLOPE=stack.chain.slope,
+        BP=4,
+        BC=power(link.inputs),
+        BO=power(link.outputs),
+    )
+
+
+def last(stack: Stack, size: int) -> None:
+    """Gradient of the last layer's effective weight."""
+    from ._head import last_kernel
+
+    link, layout = stack.chain.links[-1], stack.layout
+    last_kernel[(link.outputs, stack.models)](
+        *(stack.pooled, stack.factor, stack.for_summand, stack.active, stack.parts),
+        *(layout.parts_first[-1], layout.row_first[-1]),
+        ROWS=layout.pitch,
+        BATCH=size,
+        LIMIT=stack.terms.batch,
+        MODEL=layout.parts,
+        C=link.inputs,
+        BN=32,
+        BC=power(link.inputs),
+    )
+
+
+def backward(stack: Stack, i: int, size: int) -> None:
+    """Gradient of the response before a layer."""
+    from ._convolve import backward_kernel
+
+    link, layout = stack.layout.links[i], stack.layout
+    tile = backward_tile(link, stack.terms.batch, stack.models)
+    stride = link.stride
+    pixels = size * -(-link.height // stride) * -(-link.width // stride)
+    grid = (-(-pixels // tile.rows) * stride**2, -(-link.inputs // (tile.columns + tile.more)), stack.models)
+    backward_kernel[grid](
+        *(
+            stack.gradients[i],
+            stack.effective,
+            stack.factor,
+            stack.outputs[i - 1],
+            stack.active,
+            stack.gradients[i - 1],
+        ),
+        *(layout.weights, layout.weight_first[i], layout.row_first[i - 1]),
+        **sizes(stack, i, size),
+        SLOPE=stack.chain.slope,
+        **{"BM": tile.rows, "BN": tile.columns, "BN2": tile.more, "BK": tile.depth},
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+
+
+def weights(stack: Stack, i: int, size: int) -> None:
+    """Gradient of a layer's effective weight."""
+    from ._convolve import sum_kernel, weight_kernel
+
+    link, layout = stack.layout.links[i], stack.layout
+    tile = weight_tile(link, stack.terms.batch)
+    grid = (-(-link.length // tile.rows) * -(-link.outputs // (tile.columns + tile.more)), tile.split, stack.models)
+    weight_kernel[grid](
+        *(stack.gradients[i], _input(stack, i), stack.active, stack.parts, layout.parts_first[i]),
+        **sizes(stack, i, size),
+        MODEL=layout.parts,
+        SPLIT=tile.split,
+        **{"BM": tile.rows, "BN": tile.columns, "BN2": tile.more, "BK": tile.depth},
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    if tile.split > 1:
+        size, block = link.outputs * link.length, 512
+        sum_kernel[(-(-size // block), stack.models)](
+            *(stack.parts, stack.active, layout.parts_first[i], size),
+            MODEL=layout.parts,
+            SPLIT=tile.split,
+            ALIGNED=ALIGNED,
+            BLOCK=block,
+        )
+
+
+def scales(stack: Stack, i: int, size: int) -> None:
+    """Gradients of the scale and shift of each sample, of a layer."""
+    from ._convolve import scale_kernel
+
+    link, layout = stack.layout.links[i], stack.layout
+    columns, pixels = 32, min(256, power(link.pixels))
+    scale_kernel[(size, -(-link.outputs // columns), stack.models)](
+        *(stack.gradients[i], stack.responses[i], stack.factor, stack.active, stack.for_factor, stack.for_summand),
+        layout.row_first[i],
+        ROWS=layout.pitch,
+        LIMIT=stack.terms.batch,
+        OUT=link.outputs,
+        PIXELS=link.pixels,
+        BP=pixels,
+        BN=columns,
+        num_warps=8 if pixels == 256 else 4,
+    )
+
+
+def totals(stack: Stack, size: int) -> None:
+    """Their sums over the samples, of all layers."""
+    from ._finish import totals_kernel
+
+    layout, rows, block = stack.layout, stack.layout.rows, 32
+    totals_kernel[(-(-layout.pitch // block), stack.models)](
+        *(stack.values, stack.statistics, stack.factor, stack.first, stack.second, stack.for_factor, stack.for_summand),
+        *(stack.batch, stack.active, stack.sums, rows.s_at, rows.b_at, layout.parameters),
+        ROWS=layout.pitch,
+        BATCH=size,
+        LIMIT=stack.terms.batch,
+        NORM=NORMS[stack.chain.norm],
+        SCALE=SCALES[stack.chain.scale],
+        BN=32,
+        BR=block,
+    )
+
+
+def gradients(stack: Stack) -> None:
+    """Gradients of all parameters."""
+    from ._finish import gradient_kernel, through_kernel
+
+    layout, rows, behind, chain = stack.layout, stack.layout.rows, stack.layout.behind, stack.chain
+    analytic = chain.norm == "analytic"
+    gradient_kernel[(layout.channels, stack.models)](
+        *(stack.values, stack.gradient, stack.moments, stack.statistics, stack.sums, stack.parts),
+        *(stack.kl_factors, stack.place, stack.active, stack.through, stack.squares, stack.divergences),
+        *(rows.w_at, rows.s_at, rows.b_at, rows.u_at, rows.length, rows.inputs),
+        *(rows.moments_at, rows.parts_at),
+        *(layout.parameters, stack.terms.steps, len(stack.terms.data.train), chain.prior),
+        ROWS=layout.pitch,
+        TABLE=stack.table,
+        MODEL=layout.parts,
+        LAST=layout.row_first[-1],
+        NORM=NORMS[chain.norm],
+        SCALE=SCALES[chain.scale],
+        FINAL=not analytic,
+        BLOCK=power(layout.longest),
+        num_warps=_warps(layout.longest),
+    )
+    if analytic:
+        block = 16
+        widest = max(link.outputs for link in chain.links[:-1])
+        through_kernel[(-(-widest // block), len(chain.links) - 1, stack.models)](
+            *(stack.values, stack.gradient, stack.constants, stack.through, stack.active, stack.squares),
+            *(rows.s_at, rows.b_at, behind.w_first, behind.rows_before, behind.outputs, behind.taps),
+            *(behind.inputs, layout.parameters),
+            ROWS=layout.pitch,
+            TABLE=stack.table,
+            INSIDE=chain.scale == "bayes",
+            SLOPE=chain.slope,
+            BLOCK=256,
+            BC=block,
+            num_warps=8,
+        )
+
+
+def judge(stack: Stack, size: int) -> None:
+    """Whether the step is taken."""
+    from ._finish import judge_kernel
+
+    terms, layout = stack.terms, stack.layout
+    judge_kernel[(stack.models,)](
+        *(stack.losses, stack.divergences, stack.squares, stack.kl_factors, stack.rates, stack.active),
+        *(stack.place, stack.count, stack.noise_step, stack.failed, stack.totals, stack.last),
+        *(stack.good, stack.clip_scale, stack.rate, terms.steps, len(terms.data.train)),
+        math.inf if terms.clip is None else terms.clip,
+        ROWS=layout.pitch,
+        TABLE=stack.table,
+        BATCH=size,
+        LIMIT=terms.batch,
+        SCALE=SCALES[stack.chain.scale],
+        EXPLODED=EXPLODED,
+        BLOCK=1024,
+    )
+
+
+def update(stack: Stack) -> None:
+    """The step of the optimizer."""
+    from ._update import update_kernel
+
+    rows = stack.rows
+    update_kernel[(len(rows.start), stack.models)](
+        *(stack.values, stack.momentum, stack.gradient, stack.rate, stack.good, stack.clip_scale),
+        *(rows.start, rows.length, rows.factor, rows.low, rows.high, rows.project),
+        *(stack.terms.momentum, stack.layout.parameters),
+        BLOCK=power(rows.longest),
+        num_warps=8,
+    )
+
+
+def _warps(length: int) -> int:
+    """Of a program that holds a whole weight vector."""
+    return min(16, max(4, power(length) // 256))
+
+
+def power(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()

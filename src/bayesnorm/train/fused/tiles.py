@@ -1,0 +1,91 @@
+"""How the work of each convolution is cut into programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .chain import Link
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Sizes of a block of a product, and how a program is laid out.
+
+    Arguments:
+        rows: of the result.
+        columns: of the result, a power of two,
+        more: and so many besides, another or none.
+        depth: of the sum, at a time.
+        warps: in a program.
+        stages: of the software pipeline.
+        split: parts of the sum, added later.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    more: int = 0
+    warps: int = 4
+    stages: int = 3
+    split: int = 1
+
+
+ENOUGH = 80
+"""Programs that keep the device busy; with fewer, smaller tiles are faster."""
+DEPTH = 64
+
+
+def forward_tile(link: Link, batch: int, models: int) -> Tile:
+    """For the response."""
+    return _tile(batch * link.pixels, link.outputs, link.length, models)
+
+
+def backward_tile(link: Link, batch: int, models: int) -> Tile:
+    """For the gradient of the input, class by class of the stride."""
+    classes = link.stride**2
+    pixels = -(-link.height // link.stride) * -(-link.width // link.stride)
+    return _tile(batch * pixels, link.inputs, link.outputs * link.kernel[0] * link.kernel[1], models * classes)
+
+
+def weight_tile(link: Link, batch: int) -> Tile:
+    """For the gradient of the weight; the sum runs over the pixels.
+
+    It does not look at the number of models: another division of the sum would give other last digits.
+    """
+    pixels = batch * link.pixels
+    rows = 128 if pixels >= 16384 and link.length > 64 else 64
+    main, more = _whole(link.outputs) if link.length > 64 else (32, 0)
+    split = _split(link, pixels, rows, main + more)
+    if -(-link.length // rows) * -(-link.outputs // (main + more)) * split < ENOUGH and link.length > 64:
+        main, more = min(64, main), 0
+        split = _split(link, pixels, rows, main)
+    return Tile(rows, main, DEPTH, more, split=split)
+
+
+def _split(link: Link, pixels: int, rows: int, columns: int) -> int:
+    """Parts of the sum: enough programs, and at least eight blocks in each part."""
+    tiles = -(-link.length // rows) * -(-link.outputs // columns)
+    return max(1, min(24, pixels // (8 * DEPTH), 112 // tiles))
+
+
+def _tile(rows: int, columns: int, depth: int, models: int) -> Tile:
+    """The largest of a few tiles of which there are enough; all add up in the same order."""
+    main, more = _whole(columns)
+    shapes = [(128, main, more), (64, main, more), (64, 64, 0), (64, 32, 0)]
+    if main + more > 128 or depth <= 64:
+        shapes = shapes[1:]
+    for high, wide, rest in shapes:
+        if -(-rows // high) * -(-columns // (wide + rest)) * models >= ENOUGH and (wide + rest <= columns or rest):
+            break
+    return Tile(high, wide, min(DEPTH, _power(depth)), rest, stages=3 if wide > 32 else 4)
+
+
+def _whole(count: int) -> tuple[int, int]:
+    """Powers of two that make up as many columns, or a part of them that divides them."""
+    if count % 192 == 0:
+        return 128, 64
+    return (64, 32) if count % 96 == 0 else (64, 0) if count > 32 else (32, 0)
+
+
+def _power(count: int) -> int:
+    return 1 << (count - 1).bit_length()

@@ -1,0 +1,231 @@
+"""The kernels of the fused engine against the plain loop: interpreted on the CPU (TRITON_INTERPRET=1), or on CUDA.
+
+    TRITON_INTERPRET=1 pytest tests/kernels
+"""
+
+import dataclasses
+import math
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from bayesnorm.data import Augment, Split, make_data
+from bayesnorm.data.base import Data
+from bayesnorm.errors import DivergedError
+from bayesnorm.models import all_cnn, resnet18
+from bayesnorm.scales import Bayes
+from bayesnorm.train import Config, fit
+from bayesnorm.train.engine import make_trainer
+from bayesnorm.train.fleet import Member, fit_fleet
+from bayesnorm.train.fused.dock import Dock
+from bayesnorm.train.fused.trainer import FusedTrainer
+from bayesnorm.train.trainer import Trainer
+from bayesnorm.train.world import World
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = [
+    pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton"),
+    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs CUDA, or TRITON_INTERPRET=1"),
+    pytest.mark.filterwarnings("ignore"),  # numpy's of integers that wrap around, Triton's own
+]
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+ALONE = World(0, 1, DEVICE)
+LR = 0.02
+METHODS = [
+    *[("analytic", "bayes"), ("analytic", "noise"), ("analytic", "point")],
+    *[("weight", "bayes"), ("weight", "noise"), ("weight", "point"), (None, "point")],
+    *[("batch", "bayes"), ("batch", "noise"), ("batch", "point")],
+]
+
+
+def data(side: int = 8, count: int = 10, **augment) -> Data:
+    """Ten images: the last batch of four is short."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
+    split = Split(x, torch.randint(0, 10, (count,), generator=generator))
+    names = tuple(str(i) for i in range(10))
+    return make_data("made up", split, split[:4], split[:4], names, Augment(**augment)).to(DEVICE)
+
+
+def network(norm, scale, padding="same", seed: int = 0, width: float = 1 / 24, **options):
+    """Scales, shifts and variances away from where they start, all different."""
+    torch.manual_seed(seed)
+    net = all_cnn(norm, scale, padding, width, **options)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if name.endswith((".s", ".b", ".u", "bias")):
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return net.to(DEVICE)
+
+
+def epoch(trainer: Trainer) -> dict:
+    while trainer.batch < len(trainer.batches):
+        trainer.step()
+    record = trainer.measure()
+    trainer.next_epoch()
+    return record
+
+
+def alike(plain: Trainer, fused: Trainer, rel: float = 1e-5) -> None:
+    """Parameters and momentum of both, each as a vector."""
+    for (name, a), b in zip(plain.net.named_parameters(), fused.net.parameters(), strict=True):
+        before, now = (t.optimizer.state[p]["momentum_buffer"] for t, p in ((plain, a), (fused, b)))
+        for kind, x, y in (("value", a, b), ("momentum", before, now)):
+            assert (x - y).norm() <= 10 * rel * x.norm() + 1e-7, f"{kind} of {name}"
+    for (name, a), b in zip(plain.net.named_buffers(), fused.net.buffers(), strict=True):
+        torch.testing.assert_close(b, a, msg=name)
+
+
+@pytest.mark.parametrize(("norm", "scale"), METHODS)
+def test_it_computes_what_the_plain_loop_computes(norm, scale):
+    """An epoch of three steps, the last of them short."""
+    config = Config(epochs=1, batch=4, lr=LR, engine="fused")
+    images = data(shift=1, hflip=True, vflip=True)
+    plain = Trainer(network(norm, scale), images, config, LR, ALONE)
+    fused = FusedTrainer(network(norm, scale), images, config, LR, ALONE)
+    before, now = epoch(plain), epoch(fused)
+    assert now["step"] == before["step"]
+    for key in ("train_loss", "train_nll", "kl", "val_nll", "lr"):
+        assert now[key] == pytest.approx(before[key], rel=1e-5, abs=1e-9), key
+    alike(plain, fused)
+
+
+@pytest.mark.parametrize("extra", [{"clip": 0.1}, {"warmup_steps": 5, "kl_warmup": 2.0, "kl_factor": 0.3}])
+def test_clipping_and_schedules(extra):
+    config = Config(epochs=1, batch=4, lr=LR, engine="fused", **extra)
+    trainers = [kind(network("analytic", "bayes"), data(), config, LR, ALONE) for kind in (Trainer, FusedTrainer)]
+    for trainer in trainers:
+        epoch(trainer)
+    alike(*trainers)
+    assert trainers[0].net.features[0].scale.s.std() > 0
+
+
+@pytest.mark.parametrize(("side", "padding", "width"), [(28, "valid", 1 / 24), (8, "same", 0.5)])
+def test_maps_that_shrink_and_channels_that_are_no_power_of_two(side, padding, width):
+    """Half as wide, the last hidden layers have 96 channels: tiles of 64 and 32 columns."""
+    config = Config(epochs=1, batch=2, lr=LR, engine="fused")
+    images = data(side, 3)
+    plain, fused = (
+        kind(network("weight", "bayes", padding, width=width), images, config, LR, ALONE)
+        for kind in (Trainer, FusedTrainer)
+    )
+    before, now = epoch(plain), epoch(fused)
+    assert now["train_nll"] == pytest.approx(before["train_nll"], rel=1e-5)
+    alike(plain, fused, 1e-4)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter multiplies no bf16")
+def test_half_precision_is_near():
+    config = Config(epochs=1, batch=4, engine="fused", checkpoint_steps=1)
+    found = {}
+    for precision in ("fp32", "bf16"):
+        own = dataclasses.replace(config, precision=precision)
+        trainer = FusedTrainer(network("analytic", "bayes"), data(), own, 1e-6, ALONE)
+        trainer.step()
+        found[precision] = trainer.bench.stack.gradient.clone()
+    full, half = found["fp32"], found["bf16"]
+    assert 0 < (full - half).norm() / full.norm() < 0.02
+
+
+def test_members_of_a_fleet_are_what_they_are_alone(tmp_path):
+    """Three seeds and rates in one stack; to the last bit."""
+    images = data(shift=1)
+    configs = [Config(epochs=1, batch=4, lr=1e-4 * (i + 1), engine="fused", seed=i) for i in range(3)]
+    members = {
+        str(i): Member(network("analytic", "bayes", seed=i), images, config, tmp_path / str(i))
+        for i, config in enumerate(configs)
+    }
+    together = fit_fleet(members)
+    for i, config in enumerate(configs):
+        alone = fit(network("analytic", "bayes", seed=i), images, config)
+        assert alone.result["digest"] == together[str(i)].result["digest"]
+        assert alone.history == together[str(i)].history
+
+
+def test_trainers_at_one_dock_share_a_stack_if_they_are_of_one_form():
+    images, dock = data(), Dock()
+    config = Config(epochs=1, batch=4, lr=LR, engine="fused")
+    kinds = [("analytic", "bayes"), ("weight", "point"), ("analytic", "bayes")]
+    trainers = [make_trainer(network(*kind), images, config, LR, ALONE, dock) for kind in kinds]
+    for trainer in trainers:
+        trainer.begin()
+    for trainer in trainers:
+        trainer.step()
+    assert trainers[0].bench is trainers[2].bench
+    assert trainers[0].bench is not trainers[1].bench
+    assert [trainer.number for trainer in trainers] == [0, 0, 1]
+
+
+def test_one_that_diverges_stops_alone_and_its_step_is_not_taken(tmp_path):
+    images = data()
+    good = Config(epochs=1, batch=4, lr=LR, engine="fused")
+    bad = dataclasses.replace(good, lr=1e30)
+    kept = network("weight", "point")
+    members = {
+        "good": Member(network("weight", "point"), images, good, tmp_path / "good"),
+        "bad": Member(kept, images, bad, tmp_path / "bad"),
+    }
+    found = fit_fleet(members)
+    assert isinstance(found["bad"], DivergedError)
+    assert found["good"].result["digest"] == fit(network("weight", "point"), images, good).result["digest"]
+    assert all(parameter.isfinite().all() for parameter in kept.parameters())
+
+
+def test_an_interrupted_run_goes_on_bitwise(tmp_path):
+    config = Config(epochs=1, batch=4, lr=LR, engine="fused", checkpoint_steps=1)
+    whole = fit(network("analytic", "bayes"), data(), config)
+
+    class InterruptError(Exception):
+        pass
+
+    def interrupt(event):
+        if type(event).__name__ == "Saved" and event.step == 2:
+            raise InterruptError
+
+    with pytest.raises(InterruptError):
+        fit(network("analytic", "bayes"), data(), config, out=tmp_path / "run", callbacks=[interrupt])
+    again = fit(network("analytic", "bayes", seed=5), data(), config, out=tmp_path / "run", resume=True)
+    assert again.result["digest"] == whole.result["digest"]
+
+
+def test_afterwards_the_network_is_its_own_again():
+    net = network("analytic", "bayes")
+    parameters = dict(net.named_parameters())
+    strides = {name: parameter.stride() for name, parameter in parameters.items()}
+    trainer = FusedTrainer(net, data(), Config(epochs=1, batch=4, lr=LR, engine="fused"), LR, ALONE)
+    epoch(trainer)
+    stack = trainer.bench.stack
+    trainer.release()
+    assert {name: parameter.stride() for name, parameter in net.named_parameters()} == strides
+    for name, parameter in net.named_parameters():
+        assert parameter is parameters[name]
+        assert parameter.untyped_storage().data_ptr() != stack.values.untyped_storage().data_ptr()
+    step = next(buffer for name, buffer in net.named_buffers() if name.endswith("noise_step"))
+    assert step.untyped_storage().data_ptr() != stack.noise_step.untyped_storage().data_ptr()
+    assert step == 3
+
+
+@pytest.mark.parametrize(
+    ("net", "options", "why"),
+    [
+        (lambda: resnet18("weight", "point", width=1 / 16), {}, "ResNet18 is not known"),
+        (lambda: network("weight", "point", dropout=0.5), {}, "Dropout stands where"),
+        (lambda: network("weight", Bayes(prior="log-uniform")), {}, "posterior is not the plain one"),
+        (lambda: network("weight", "point"), {"optimizer": "adam"}, "--optimizer adam"),
+    ],
+)
+def test_what_it_cannot_do_it_refuses(net, options, why):
+    config = Config(batch=4, lr=LR, engine="fused", **options)
+    with pytest.raises(ValueError, match=rf"--engine fused: .*{why}.*--engine auto"):
+        make_trainer(net().to(DEVICE), data(), config, LR, ALONE)
+
+
+def test_the_loss_of_a_diverged_step_is_told():
+    config = Config(epochs=1, batch=4, lr=LR, engine="fused")
+    net = network("weight", "point")
+    with torch.no_grad():
+        net.features[0].weight[0, 0, 0, 0] = math.nan
+    with pytest.raises(DivergedError, match=r"diverged at step 0 \(epoch 1, learning rate 0\.02\)"):
+        FusedTrainer(net, data(), config, LR, ALONE).step()

@@ -80,7 +80,7 @@ def steps(world: World, out: Path) -> None:
         except DivergedError as error:
             records[name] = {"error": str(error)}
         else:
-            tensors |= {f"{name}/{key}": value for key, value in found.items()}
+            tensors |= {f"{name}/{key}": value.contiguous() for key, value in found.items()}
     safetensors.torch.save_file(tensors, out / f"steps-{world.rank}.safetensors")
     (out / f"steps-{world.rank}.json").write_text(json.dumps(records))
 

@@ -21,7 +21,7 @@ DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 
 
 @triton.jit
-def draw(key, step, columns, hashes, flat, bell, COUNT: tl.constexpr):
+def draw(key, step, columns, hashes, flat, bell, COUNT: tl.constexpr):  # noqa: N803
     n = tl.program_id(0)
     j = tl.arange(0, COUNT)
     row = row_hash(tl.load(key), tl.load(step), n)

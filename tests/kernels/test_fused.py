@@ -1,6 +1,6 @@
 """The kernels of the fused engine against the plain loop: interpreted on the CPU (TRITON_INTERPRET=1), or on CUDA.
 
-    TRITON_INTERPRET=1 pytest tests/kernels
+TRITON_INTERPRET=1 pytest tests/kernels
 """
 
 import dataclasses

@@ -10,9 +10,11 @@ from torch import nn
 from bayesnorm.data.augment import Augment
 from bayesnorm.data.base import Data
 from bayesnorm.errors import DivergedError
+from bayesnorm.models import all_cnn
 from bayesnorm.train import Config, fit
 from bayesnorm.train.captured import CHUNK, CapturedTrainer
 from bayesnorm.train.engine import make_trainer
+from bayesnorm.train.lockstep import Turn
 from bayesnorm.train.trainer import Trainer
 from bayesnorm.train.world import World
 
@@ -181,3 +183,32 @@ def test_warming_up_and_capturing_leave_no_trace():
     torch.cuda.synchronize()
     assert all(torch.equal(value, before[name]) for name, value in trainer.net.state_dict().items())
     assert torch.equal(torch.cuda.get_rng_state(), generator)
+
+
+@cuda
+@pytest.mark.parametrize(("norm", "scale"), METHODS)
+def test_graphs_that_run_at_the_same_time_do_not_disturb_each_other(norm, scale):
+    """Four at once, each on a stream of its own, and each again alone; large enough for products with a workspace."""
+    device = torch.device("cuda")
+    images, world = made_up(train=800).to(device), World(0, 1, device)
+
+    def trainers() -> list[CapturedTrainer]:
+        made = []
+        for seed in range(4):
+            torch.manual_seed(seed)
+            net = all_cnn(norm, scale, "same", in_channels=1, num_classes=len(images.classes)).to(device)
+            made.append(CapturedTrainer(net, images, Config(batch=8, lr=1e-3, seed=seed), 1e-3, world))
+        return made
+
+    together, alone = trainers(), trainers()
+    turns = [Turn(device) for _ in together]
+    for trainer, turn in zip(together, turns, strict=True):
+        with turn:
+            trainer.begin()
+    for trainer, turn in zip(together, turns, strict=True):
+        with turn:
+            trainer.step()
+    for one, other in zip(together, alone, strict=True):
+        other.step()
+        assert one.batch == other.batch == 100
+        assert torch.equal(one.flat.values, other.flat.values)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..train.config import Config
+from ..train.config import ENGINES, Config
 from ..train.recipe import CHOICES, DEFAULTS, Recipe
 
 NAMES = {"directory": "--dir"}
@@ -19,7 +19,7 @@ ENUMS = {
     **{name: [c for c in choices if c] for name, choices in CHOICES.items()},
     "optimizer": ["sgd", "adam"],
     "precision": ["fp32", "tf32", "bf16"],
-    "engine": ["auto", "plain", "captured"],
+    "engine": list(ENGINES),
 }
 WORDS = {
     "lr": "auto|NUMBER",

@@ -73,7 +73,7 @@ PRESETS = {
         Preset(
             "short",
             "CIFAR-10 for 10 epochs, the cells for 30, learning rates given: minutes for each run on a GPU",
-            images={"data": "cifar10", "epochs": 10},
+            images={"data": "cifar10", "epochs": 10, "precision": "bf16"},
             cells={"data": "cells", "epochs": 30, "lr": 0.003},
             lr={"none": 0.01, "batch": 0.05, "weight": 0.003, "analytic": 0.003},
             batch_sizes=(32, 128, 512),
@@ -82,7 +82,7 @@ PRESETS = {
         Preset(
             "paper",
             "the full protocol: CIFAR-10 for 1200 epochs, the cells for 3000, learning rates found by search",
-            images={"data": "cifar10"},
+            images={"data": "cifar10", "precision": "bf16"},
             cells={"data": "cells"},
         ),
     )

@@ -78,6 +78,7 @@ class CapturedTrainer(Trainer):
         """Give every parameter memory of its own again; the graphs, which know the old, go."""
         self.graphs.clear()
         self.flat.release()
+        super().release()
 
     def step(self, stop: bool = False) -> bool:
         """As many steps as there are until the next look."""
@@ -192,8 +193,14 @@ class CapturedTrainer(Trainer):
                 self.place.copy_(place)
         torch.cuda.current_stream(self.data.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._one_step(size)
+        # torch keeps one cuBLAS workspace per stream and captures on one stream: graphs that run at the same time would
+        # write into the same. Forgotten before and after, each graph gets one in its own memory.
+        torch._C._cuda_clearCublasWorkspaces()
+        try:
+            with torch.cuda.graph(graph, stream=side):
+                self._one_step(size)
+        finally:
+            torch._C._cuda_clearCublasWorkspaces()
         return graph.replay
 
     def _changing(self) -> list[Tensor]:

@@ -70,7 +70,7 @@ class Config:
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     compile: bool = False
     engine: Literal["auto", "plain", "captured", "fused"] = "auto"
-    channels_last: bool = False
+    channels_last: bool = True
     deterministic: bool = True
     seed: int = 0
     train_eval: int | None = None

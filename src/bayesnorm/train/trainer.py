@@ -45,6 +45,9 @@ class Trainer:
 
     def __init__(self, net: nn.Module, data: Data, config: Config, lr: float, world: World) -> None:
         self.net, self.data, self.config, self.lr, self.world = net, data, config, lr, world
+        self.contiguous = [p for p in net.parameters() if p.dim() == 4 and p.is_contiguous()]
+        if config.channels_last:  # before the optimizer, whose state is laid out like the parameters
+            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.batches = Batches(data, config.batch, config.seed, config.norm_batch, world.rank, world.size)
         self.optimizer = make_optimizer(net, config, lr)
         self.schedule = Schedule(config, lr, len(self.batches))
@@ -59,8 +62,6 @@ class Trainer:
     def _wrapped(self) -> Callable[[Tensor], Tensor]:
         """The network as a step calls it."""
         net = self.net
-        if self.config.channels_last:
-            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         for layer in norm_layers(net).values():
             if isinstance(layer.norm, BatchNorm) and self.config.sync_bn:
                 layer.norm.sync = True
@@ -83,7 +84,9 @@ class Trainer:
         """Start what the next step computes, where that does not wait for its result; for trainers side by side."""
 
     def release(self) -> None:
-        """Leave the network as one that was never trained here; for trainers that rearrange it."""
+        """Lay the network out in memory as it was before: a layout decides the last digits of what it computes."""
+        for parameter in self.contiguous:
+            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
     def step(self, stop: bool = False) -> bool:
         """One step: forward, backward, check, update, projection.

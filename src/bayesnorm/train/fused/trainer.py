@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 
 import torch
@@ -39,9 +40,8 @@ class FusedTrainer(CapturedTrainer):
     def __init__(
         self, net: nn.Module, data: Data, config: Config, lr: float, world: World, dock: Dock | None = None
     ) -> None:
-        self.formats = [(p, p.is_contiguous()) for p in net.parameters() if p.dim() == 4]
-        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        super().__init__(net, data, config, lr, world)
+        super().__init__(net, data, replace(config, channels_last=True), lr, world)
+        self.config = config
         self.chain = chain_of(net, data.image_size)
         self.convs = convolutions(net)
         self.layout = layout_of(self.chain, self.convs, self.flat.parameters, config.batch)
@@ -159,9 +159,6 @@ class FusedTrainer(CapturedTrainer):
         super().release()
         self.dock.remove(self)
         self.bench = None
-        for parameter, contiguous in self.formats:
-            if contiguous:
-                parameter.data = parameter.data.contiguous()
         for runtime in runtimes(self.net):
             name = runtime.root.__dict__["bayesnorm_buffers"]["noise_step"]
             setattr(runtime.root, name, getattr(runtime.root, name).clone())

@@ -134,6 +134,9 @@ def _entrant(name: str, mode: str, case: Case, device: torch.device) -> Entrant:
     with peak(device) as memory:
         subject = SUBJECTS[name](NETWORKS[case.network], case.width)
         subject.net.to(device)
+        if subject.channels_last:
+            subject.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            x = x.contiguous(memory_format=torch.channels_last)
         step = step_of(subject, x, y, MODES[mode])
         for _ in range(1 if mode == "eager" else 3):
             step()

@@ -12,7 +12,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ class Subject:
         draw: prediction for a batch, averaged over so many draws; None: it predicts with one pass.
         at_once: all draws are one call; else they are a loop of equal passes, of which a few tell the time of all.
         posterior: whether a distribution over parameters is learned.
+        channels_last: layout of images and weights in memory.
     """
 
     net: nn.Module
@@ -78,6 +79,7 @@ class Subject:
     draw: Callable[[Tensor, int], object] | None = None
     at_once: bool = False
     posterior: bool = False
+    channels_last: bool = False
 
 
 def replaced(net: nn.Module, change: Callable[[nn.Conv2d | nn.Linear], nn.Module]) -> nn.Module:
@@ -131,6 +133,11 @@ def dropout(network: Network, width: float) -> Subject:
     """Before every layer, a fifth."""
     net = replaced(network.plain(width), lambda layer: nn.Sequential(nn.Dropout(0.2), layer))
     return Subject(net, F.nll_loss, list(net.parameters()), draw=passes(net, nn.Dropout))
+
+
+def last(make: Callable[[Network, float], Subject]) -> Callable[[Network, float], Subject]:
+    """The same with channels last in memory."""
+    return lambda network, width: replace(make(network, width), channels_last=True)
 
 
 def ours(norm: str) -> Callable[[Network, float], Subject]:
@@ -239,10 +246,13 @@ SUBJECTS: dict[str, Callable[[Network, float], Subject]] = {
     BASE: batch_norm,
     "torch weight_norm": weight_norm,
     "MC dropout": dropout,
-    OURS: ours("analytic"),
-    "bayesnorm weight + Bayes": ours("weight"),
+    OURS: last(ours("analytic")),
+    "bayesnorm weight + Bayes": last(ours("weight")),
     "bayesian-torch": bayesian_torch("Reparameterization"),
     "bayesian-torch Flipout": bayesian_torch("Flipout"),
     "torchbnn": torchbnn,
     "TorchUncertainty": torch_uncertainty,
+    "torch batch norm, channels last": last(batch_norm),
+    "bayesnorm, channels first": ours("analytic"),
 }
+"""Ours as the runner has it, with channels last; the last two are the other way round."""

@@ -9,6 +9,7 @@ import pytest
 from sections.curves import compared, difference
 
 OURS = "analytic+projection+bayes"
+TURNED = "torch batch norm, channels last"
 FEW = {
     "engine": ["--methods", "none", "batch", OURS],
     "peers": ["--networks", "All-CNN", "--subjects", "plain", "torch batch norm", "analytic"],
@@ -39,7 +40,8 @@ def test_engine_measures_each_method_twice_alone_and_in_a_fleet(measured: Path) 
 
 def test_peers_have_our_engine_in_the_same_rounds(measured: Path) -> None:
     rows = {row["subject"]: row for row in _rows(measured, "peers")}
-    assert list(rows) == ["bayesnorm engine (captured)", "plain", "torch batch norm", "bayesnorm analytic + Bayes"]
+    subjects = ["plain", "torch batch norm", "bayesnorm analytic + Bayes", TURNED]
+    assert list(rows) == ["bayesnorm engine (captured)", *subjects]
     assert rows["bayesnorm engine (captured)"]["step_over_ours"] == 1.0
     assert rows["torch batch norm"]["step_over_bn"] == 1.0
     assert rows["bayesnorm analytic + Bayes"]["mc30_over_ours"] == 1.0
@@ -71,7 +73,7 @@ def test_the_table_of_the_cpu(tmp_path: Path) -> None:
     path = tmp_path / "cpu.json"
     cpu.main(["--tiny", "--networks", "All-CNN", "--subjects", "plain", "batch norm", "analytic", "--json", str(path)])
     rows = {row["subject"]: row for row in _rows(path, "cpu")}
-    assert list(rows) == ["plain", "torch batch norm", "bayesnorm analytic + Bayes"]
+    assert list(rows) == ["plain", "torch batch norm", "bayesnorm analytic + Bayes", TURNED]
     assert rows["plain"]["mc30_ms"] is None
     assert rows["bayesnorm analytic + Bayes"]["mc_passes"] == 30
 

@@ -46,7 +46,7 @@ class Preset:
 
 
 DIGITS_LR = {"none": 0.017, "batch": 0.045, "weight": 0.004, "analytic": 0.013}
-"""What the search of ``bayesnorm demo`` found."""
+"""Found by a search on the digits."""
 
 PRESETS = {
     preset.name: preset

@@ -5,6 +5,8 @@
 import triton
 import triton.language as tl
 
+from ._head import cross_entropy
+
 
 @triton.jit
 def pixels_kernel(
@@ -162,13 +164,9 @@ def batch_head_kernel(
     z = (response - mean) / tl.sqrt(var + eps) + tl.load(inner + model * ROWS + row_at + o, mask=own, other=0.0)
     scale = tl.load(factor + at, mask=own, other=0.0)
     logit = z * scale + tl.load(summand + at, mask=own, other=0.0)
-    logit = tl.where(own, logit, -float("inf"))
-    shifted = logit - tl.max(logit, 0)
-    power = tl.exp(shifted)
-    whole = tl.sum(power, 0)
-    chosen = o == tl.load(targets + model * LIMIT + n)
-    tl.store(losses + model * LIMIT + n, tl.log(whole) - tl.sum(tl.where(chosen, shifted, 0.0), 0))
-    grad = (power / whole - tl.where(chosen, 1.0, 0.0)) / BATCH
+    loss, grad = cross_entropy(logit, o, tl.load(targets + model * LIMIT + n), OUT)
+    tl.store(losses + model * LIMIT + n, loss)
+    grad /= BATCH
     tl.store(for_factor + at, grad * response, mask=own)
     tl.store(for_summand + at, grad, mask=own)
     back = (grad * scale / PIXELS).to(out.dtype.element_ty)

@@ -7,6 +7,17 @@ import triton.language as tl
 
 
 @triton.jit
+def cross_entropy(logit, o, target, OUT: tl.constexpr):
+    """Negative log-likelihood of a sample, and its gradient."""
+    logit = tl.where(o < OUT, logit, -float("inf"))
+    shifted = logit - tl.max(logit, 0)
+    power = tl.exp(shifted)
+    whole = tl.sum(power, 0)
+    loss = tl.log(whole) - tl.sum(tl.where(o == target, shifted, 0.0), 0)
+    return loss, power / whole - tl.where(o == target, 1.0, 0.0)
+
+
+@triton.jit
 def head_kernel(
     x,
     effective,
@@ -59,13 +70,9 @@ def head_kernel(
     scale = tl.load(factor + at, mask=o < OUT, other=0.0)
     z_moved = z + tl.load(inner + model * ROWS + row_at + o, mask=o < OUT, other=0.0)
     logit = z_moved * scale + tl.load(summand + at, mask=o < OUT, other=0.0)
-    logit = tl.where(o < OUT, logit, -float("inf"))
-    shifted = logit - tl.max(logit, 0)
-    power = tl.exp(shifted)
-    whole = tl.sum(power, 0)
-    chosen = o == tl.load(targets + model * LIMIT + n)
-    tl.store(losses + model * LIMIT + n, tl.log(whole) - tl.sum(tl.where(chosen, shifted, 0.0), 0))
-    grad = (power / whole - tl.where(chosen, 1.0, 0.0)) / BATCH
+    loss, grad = cross_entropy(logit, o, tl.load(targets + model * LIMIT + n), OUT)
+    tl.store(losses + model * LIMIT + n, loss)
+    grad /= BATCH
     tl.store(for_factor + at, grad * z, mask=o < OUT)
     tl.store(for_summand + at, grad, mask=o < OUT)
     back = tl.sum(w * (grad * scale)[:, None], 0) / PIXELS

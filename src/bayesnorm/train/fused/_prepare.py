@@ -7,7 +7,7 @@ import triton.language as tl
 
 from ._begin import BAYES
 
-NONE, WEIGHT, ANALYTIC, BATCHES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+NONE, ANALYTIC, BATCHES = tl.constexpr(0), tl.constexpr(2), tl.constexpr(3)
 
 
 @triton.jit

@@ -92,7 +92,7 @@ def sizes(stack: Stack, i: int, size: int) -> dict[str, Any]:
 
 def forward(stack: Stack, i: int, size: int) -> None:
     """Response of a layer; unless the batch comes first, its activation."""
-    from ._convolve import forward_kernel
+    from ._forward import forward_kernel
 
     link, layout = stack.layout.links[i], stack.layout
     tile = forward_tile(link, stack.terms.batch, stack.models)
@@ -161,7 +161,7 @@ def last(stack: Stack, size: int) -> None:
 
 def backward(stack: Stack, i: int, size: int) -> None:
     """Gradient of the response before a layer."""
-    from ._convolve import backward_kernel
+    from ._backward import backward_kernel
 
     link, layout = stack.layout.links[i], stack.layout
     tile = backward_tile(link, stack.terms.batch, stack.models)
@@ -188,7 +188,7 @@ def backward(stack: Stack, i: int, size: int) -> None:
 
 def weights(stack: Stack, i: int, size: int) -> None:
     """Gradient of a layer's effective weight."""
-    from ._convolve import sum_kernel, weight_kernel
+    from ._weights import sum_kernel, weight_kernel
 
     link, layout = stack.layout.links[i], stack.layout
     tile = weight_tile(link, stack.terms.batch)
@@ -215,7 +215,7 @@ def weights(stack: Stack, i: int, size: int) -> None:
 
 def scales(stack: Stack, i: int, size: int) -> None:
     """Gradients of the scale and shift of each sample, of a layer."""
-    from ._convolve import scale_kernel
+    from ._scales import scale_kernel
 
     link, layout = stack.layout.links[i], stack.layout
     columns, pixels = 32, min(256, power(link.pixels))

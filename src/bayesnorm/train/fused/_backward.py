@@ -1,0 +1,125 @@
+"""The gradient of a convolution's input, with the way back through activation and scale in its last lines."""
+
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+
+import triton
+import triton.language as tl
+
+from ._forward import per_sample
+
+
+@triton.jit
+def deactivate(
+    acc,
+    c,
+    place,
+    inside,
+    n,
+    first,
+    factor,
+    before,
+    out,
+    ROWS: tl.constexpr,
+    BATCH: tl.constexpr,
+    C: tl.constexpr,
+    PIXELS: tl.constexpr,
+    SLOPE: tl.constexpr,
+    BM: tl.constexpr,
+):
+    """Back through the activation and the scale of the layer before."""
+    keep = inside[:, None] & (c < C)[None, :]
+    at = place[:, None] * C + c[None, :]
+    slope = tl.where(tl.load(before + at, mask=keep, other=0.0) > 0, 1.0, SLOPE)
+    scaled = acc * slope * per_sample(factor, first, n, c, ROWS, BATCH, C, PIXELS, BM)
+    tl.store(out + at, scaled.to(out.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def backward_kernel(
+    grad,
+    effective,
+    factor,
+    before,
+    active,
+    out,
+    weights,
+    effective_at,
+    row_at,
+    ROWS: tl.constexpr,
+    BATCH: tl.constexpr,
+    LIMIT: tl.constexpr,
+    C: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    OUT: tl.constexpr,
+    OH: tl.constexpr,
+    OW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PAD: tl.constexpr,
+    SLOPE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BN2: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """Gradient of the response of the layer before, from that of this layer's.
+
+    Programs (tile of pixels of one residue class of the stride, tile of channels, model): only the taps that meet the
+    class are multiplied.
+    """
+    model = tl.program_id(2).to(tl.int64)
+    if tl.load(active + model) == 0:
+        return
+    CH: tl.constexpr = (H + STRIDE - 1) // STRIDE
+    CW: tl.constexpr = (W + STRIDE - 1) // STRIDE
+    tiles: tl.constexpr = (BATCH * CH * CW + BM - 1) // BM
+    start_row = (tl.program_id(0) % tiles) * BM
+    r = start_row + tl.arange(0, BM)
+    c = tl.program_id(1) * (BN + BN2) + tl.arange(0, BN)
+    if BN2 > 0:
+        c2 = tl.program_id(1) * (BN + BN2) + BN + tl.arange(0, BN2)
+        acc2 = tl.zeros((BM, BN2), dtype=tl.float32)
+    n, p = r // (CH * CW), r % (CH * CW)
+    if STRIDE == 1:
+        kh0: tl.constexpr = 0
+        kw0: tl.constexpr = 0
+        taps_h: tl.constexpr = KH
+        taps_w: tl.constexpr = KW
+        y, col = p // CW, p % CW
+    else:
+        part = tl.program_id(0) // tiles
+        kh0 = (part // STRIDE + PAD) % STRIDE
+        kw0 = (part % STRIDE + PAD) % STRIDE
+        taps_h, taps_w = (KH - kh0 + STRIDE - 1) // STRIDE, (KW - kw0 + STRIDE - 1) // STRIDE
+        y, col = (p // CW) * STRIDE + part // STRIDE, (p % CW) * STRIDE + part % STRIDE
+    inside = (r < BATCH * CH * CW) & (y < H) & (col < W)
+    oy, ox = (y + PAD - kh0) // STRIDE, (col + PAD - kw0) // STRIDE  # of the first tap
+    base = ((n * OH + oy) * OW + ox) * OUT
+    grad += model * (LIMIT * OH * OW * OUT)
+    effective += model * weights + effective_at
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    total = taps_h * taps_w * OUT
+    for start in range(0, total, BK):
+        k = start + tl.arange(0, BK)
+        tap, o = k // OUT, k % OUT
+        th, tw = tap // taps_w, tap % taps_w
+        at_y, at_x = oy[:, None] - th[None, :], ox[:, None] - tw[None, :]
+        met = inside[:, None] & (k < total)[None, :] & (at_y >= 0) & (at_y < OH) & (at_x >= 0) & (at_x < OW)
+        a = tl.load(grad + base[:, None] + (o - (th * OW + tw) * OUT)[None, :], mask=met, other=0.0)
+        at = (o * (KH * KW * C) + ((kh0 + th * STRIDE) * KW + kw0 + tw * STRIDE) * C)[:, None]
+        b = tl.load(effective + at + c[None, :], mask=(k < total)[:, None] & (c < C)[None, :], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        if BN2 > 0:
+            b = tl.load(effective + at + c2[None, :], mask=(k < total)[:, None] & (c2 < C)[None, :], other=0.0)
+            acc2 = tl.dot(a, b, acc2, input_precision=PRECISION)
+    factor += model * (LIMIT * ROWS) + row_at
+    before += model * (LIMIT * H * W * C)
+    out += model * (LIMIT * H * W * C)
+    place = (n * H + y) * W + col
+    first = start_row // (CH * CW)
+    deactivate(acc, c, place, inside, n, first, factor, before, out, ROWS, BATCH, C, CH * CW, SLOPE, BM)
+    if BN2 > 0:
+        deactivate(acc2, c2, place, inside, n, first, factor, before, out, ROWS, BATCH, C, CH * CW, SLOPE, BM)

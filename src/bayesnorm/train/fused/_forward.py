@@ -1,0 +1,145 @@
+"""A convolution as a product of gathered rows, with the drawn scale and the activation in its last lines.
+
+A tile of the result has ``BN + BN2`` columns, the second part possibly none: 96 and 192 are no powers of two.
+"""
+
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def per_sample(
+    table,
+    first,
+    n,
+    o,
+    ROWS: tl.constexpr,
+    BATCH: tl.constexpr,
+    OUT: tl.constexpr,
+    PIXELS: tl.constexpr,
+    BM: tl.constexpr,
+):
+    """Values of a table per sample and channel for the rows of a tile, which is of two samples where maps are large."""
+    if PIXELS >= BM:
+        near = tl.load(table + first * ROWS + o, mask=o < OUT, other=0.0)
+        far = tl.load(table + tl.minimum(first + 1, BATCH - 1) * ROWS + o, mask=o < OUT, other=0.0)
+        return tl.where((n == first)[:, None], near[None, :], far[None, :])
+    else:
+        mask = (n < BATCH)[:, None] & (o < OUT)[None, :]
+        return tl.load(table + n[:, None] * ROWS + o[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def activate(
+    acc,
+    o,
+    r,
+    n,
+    first,
+    inner,
+    factor,
+    summand,
+    response,
+    out,
+    ROWS: tl.constexpr,
+    BATCH: tl.constexpr,
+    OUT: tl.constexpr,
+    PIXELS: tl.constexpr,
+    SLOPE: tl.constexpr,
+    ACTIVATE: tl.constexpr,
+    BM: tl.constexpr,
+):
+    """Store a response, and the activation of ``(response + h) A + B``."""
+    keep = (r < BATCH * PIXELS)[:, None] & (o < OUT)[None, :]
+    place = r[:, None] * OUT + o[None, :]
+    tl.store(response + place, acc.to(response.dtype.element_ty), mask=keep)
+    if ACTIVATE:
+        h = tl.load(inner + o, mask=o < OUT, other=0.0)
+        u = (acc + h[None, :]) * per_sample(factor, first, n, o, ROWS, BATCH, OUT, PIXELS, BM)
+        u += per_sample(summand, first, n, o, ROWS, BATCH, OUT, PIXELS, BM)
+        tl.store(out + place, tl.where(u > 0, u, SLOPE * u).to(out.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def forward_kernel(
+    x,
+    effective,
+    inner,
+    factor,
+    summand,
+    active,
+    response,
+    out,
+    weights,
+    effective_at,
+    row_at,
+    ROWS: tl.constexpr,
+    BATCH: tl.constexpr,
+    LIMIT: tl.constexpr,
+    C: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    OUT: tl.constexpr,
+    OH: tl.constexpr,
+    OW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PAD: tl.constexpr,
+    SLOPE: tl.constexpr,
+    ACTIVATE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BN2: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """Programs (tile of pixels, tile of channels, model)."""
+    model = tl.program_id(2).to(tl.int64)
+    if tl.load(active + model) == 0:
+        return
+    K: tl.constexpr = KH * KW * C
+    PIXELS: tl.constexpr = OH * OW
+    start_row = tl.program_id(0) * BM
+    r = start_row + tl.arange(0, BM)
+    o = tl.program_id(1) * (BN + BN2) + tl.arange(0, BN)
+    if BN2 > 0:
+        o2 = tl.program_id(1) * (BN + BN2) + BN + tl.arange(0, BN2)
+        acc2 = tl.zeros((BM, BN2), dtype=tl.float32)
+    inside = r < BATCH * PIXELS
+    n, p = r // PIXELS, r % PIXELS
+    oy, ox = p // OW, p % OW
+    x += model * (LIMIT * H * W * C)
+    effective += model * weights + effective_at
+    base = ((n * H + oy * STRIDE - PAD) * W + ox * STRIDE - PAD) * C
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        kh = k // (KW * C)
+        along = k % (KW * C)
+        mask = inside[:, None] & (k < K)[None, :]
+        if PAD > 0:
+            y = (oy * STRIDE - PAD)[:, None] + kh[None, :]
+            col = (ox * STRIDE - PAD)[:, None] + (along // C)[None, :]
+            mask = mask & (y >= 0) & (y < H) & (col >= 0) & (col < W)
+        a = tl.load(x + base[:, None] + (kh * (W * C) + along)[None, :], mask=mask, other=0.0)
+        b = tl.load(effective + o[None, :] * K + k[:, None], mask=(k < K)[:, None] & (o < OUT)[None, :], other=0.0)
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+        if BN2 > 0:
+            b = tl.load(
+                effective + o2[None, :] * K + k[:, None], mask=(k < K)[:, None] & (o2 < OUT)[None, :], other=0.0
+            )
+            acc2 = tl.dot(a, b, acc2, input_precision=PRECISION)
+    inner += model * ROWS + row_at
+    factor += model * (LIMIT * ROWS) + row_at
+    summand += model * (LIMIT * ROWS) + row_at
+    response += model * (LIMIT * PIXELS * OUT)
+    out += model * (LIMIT * PIXELS * OUT)
+    first = start_row // PIXELS
+    activate(acc, o, r, n, first, inner, factor, summand, response, out, ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, BM)
+    if BN2 > 0:
+        activate(
+            acc2, o2, r, n, first, inner, factor, summand, response, out, ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, BM
+        )

@@ -1,8 +1,7 @@
 """``python -m bayesnorm`` is the command ``bayesnorm``."""
 
-import sys
-
 from .cli import main
+from .cli.world import end
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,7 +24,29 @@ def distributed() -> Iterator[None]:
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        if not _is_program():
+            dist.destroy_process_group()
+
+
+def end(status: int) -> NoReturn:
+    """End the program with this status.
+
+    Of several processes each ends at once: gloo's threads were seen to abort one that had finished ("terminate called
+    without an active exception") while they were torn down.
+    """
+    if is_distributed():
+        if status == 0:
+            dist.barrier()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _is_program() -> bool:
+    """Whether this process is ``python -m bayesnorm``, which ends by ``end``."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == "bayesnorm.__main__"
 
 
 def is_distributed() -> bool:

@@ -21,6 +21,7 @@ from bayesnorm.train.engine import make_trainer
 from bayesnorm.train.fleet import Member, fit_fleet
 from bayesnorm.train.fused.dock import Dock
 from bayesnorm.train.fused.trainer import FusedTrainer
+from bayesnorm.train.numerics import numerics
 from bayesnorm.train.trainer import Trainer
 from bayesnorm.train.world import World
 
@@ -38,6 +39,13 @@ METHODS = [
     *[("weight", "bayes"), ("weight", "noise"), ("weight", "point"), (None, "point")],
     *[("batch", "bayes"), ("batch", "noise"), ("batch", "point")],
 ]
+
+
+@pytest.fixture(autouse=True)
+def exact():
+    """The products of the plain loop in full precision, on CUDA too."""
+    with numerics(Config(), DEVICE):
+        yield
 
 
 def data(side: int = 8, count: int = 10, **augment) -> Data:

@@ -15,6 +15,7 @@ from bayesnorm.train import Config, fit
 from bayesnorm.train.captured import CHUNK, CapturedTrainer
 from bayesnorm.train.engine import make_trainer
 from bayesnorm.train.lockstep import Turn
+from bayesnorm.train.numerics import numerics
 from bayesnorm.train.trainer import Trainer
 from bayesnorm.train.world import World
 
@@ -166,7 +167,8 @@ def test_the_graph_computes_what_the_plain_loop_computes(norm, scale, precision)
     config = Config(epochs=2, batch=8, lr=0.005, precision=precision)
     world = World(0, 1, device)
     plain, captured = (kind(network(norm, scale).to(device), data().to(device), config, 0.005, world) for kind in KINDS)
-    before, now = epochs(plain, 2), epochs(captured, 2)
+    with numerics(config, device):
+        before, now = epochs(plain, 2), epochs(captured, 2)
     agree(before, now, rel=1e-4 if precision == "fp32" else 2e-2)
     assert set(captured.graphs) == {8, 2}  # whole batches, and the short one
 
@@ -202,13 +204,15 @@ def test_graphs_that_run_at_the_same_time_do_not_disturb_each_other(norm, scale)
 
     together, alone = trainers(), trainers()
     turns = [Turn(device) for _ in together]
-    for trainer, turn in zip(together, turns, strict=True):
-        with turn:
-            trainer.begin()
-    for trainer, turn in zip(together, turns, strict=True):
-        with turn:
-            trainer.step()
+    with numerics(together[0].config, device):
+        for trainer, turn in zip(together, turns, strict=True):
+            with turn:
+                trainer.begin()
+        for trainer, turn in zip(together, turns, strict=True):
+            with turn:
+                trainer.step()
+        for other in alone:
+            other.step()
     for one, other in zip(together, alone, strict=True):
-        other.step()
         assert one.batch == other.batch == 100
         assert torch.equal(one.flat.values, other.flat.values)

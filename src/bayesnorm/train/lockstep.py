@@ -22,37 +22,44 @@ class Turn:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.mine: list[Tensor] | None = None
+        self.mine: Tensor | None = None
+        self.drawn: torch.Generator | None = None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         if self.stream is not None:  # network and data were made on another
             self.stream.wait_stream(torch.cuda.current_stream(device))
 
     def __enter__(self) -> None:
-        self.outer = self._generators()
+        self.outer = torch.get_rng_state()
         if self.mine is not None:
-            self._set(self.mine)
+            torch.set_rng_state(self.mine)
         if self.stream is not None:
             self.before = torch.cuda.current_stream(self.device)
             torch.cuda.set_stream(self.stream)
+            self._take_generator()
 
     def __exit__(self, *error: object) -> None:
         if self.stream is not None:
             torch.cuda.set_stream(self.before)
-        self.mine = self._generators()
-        self._set(self.outer)
+            self._generator().graphsafe_set_state(self.lent)
+        self.mine = torch.get_rng_state()
+        torch.set_rng_state(self.outer)
 
     def wait(self) -> None:
         """Until everything that was begun is done, on whatever stream."""
         if self.stream is not None:
             torch.cuda.synchronize(self.device)
 
-    def _generators(self) -> list[Tensor]:
-        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.stream is not None else [])]
+    def _take_generator(self) -> None:
+        """Put another state into torch's generator. Graphs read it on the device, so copying numbers is not enough."""
+        generator = self._generator()
+        self.lent = generator.graphsafe_get_state()
+        if self.drawn is None:
+            self.drawn = generator.clone_state()
+        generator.graphsafe_set_state(self.drawn)
 
-    def _set(self, states: list[Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        if self.stream is not None:
-            torch.cuda.set_rng_state(states[1], self.device)
+    def _generator(self) -> torch.Generator:
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        return torch.cuda.default_generators[index]
 
 
 def in_lockstep(

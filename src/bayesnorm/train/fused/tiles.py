@@ -33,6 +33,8 @@ class Tile:
 ENOUGH = 80
 """Programs that keep the device busy; with fewer, smaller tiles are faster."""
 DEPTH = 64
+SHALLOW = 16
+"""Fewer at a time the device does not multiply."""
 
 
 def forward_tile(link: Link, batch: int, models: int) -> Tile:
@@ -77,7 +79,7 @@ def _tile(rows: int, columns: int, depth: int, models: int) -> Tile:
     for high, wide, rest in shapes:
         if -(-rows // high) * -(-columns // (wide + rest)) * models >= ENOUGH and (wide + rest <= columns or rest):
             break
-    return Tile(high, wide, min(DEPTH, _power(depth)), rest, stages=3 if wide > 32 else 4)
+    return Tile(high, wide, min(DEPTH, max(SHALLOW, _power(depth))), rest, stages=3 if wide > 32 else 4)
 
 
 def _whole(count: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from alone import Alone
 from rounds import Peak, Work, interleaved, milliseconds, peak, ratio, repeated
 from rows import Row
 from subjects import BASE, DRAWS, LR, NETWORKS, OURS, SUBJECTS, Subject
@@ -27,6 +28,8 @@ COLUMNS = {
     "mc30_ms": "MC-30 ms",
     "mc30_over_ours": "/ ours",
 }
+NOBODY = Alone()
+"""No other calls."""
 KEY = ("network", "batch", "subject", "mode")
 MODES: dict[str, dict[str, Any] | None] = {
     "eager": None,
@@ -80,13 +83,16 @@ class Entrant:
         return f"{self.subject}, {self.mode}"
 
 
-def compare(case: Case, device: torch.device, more: list[Entrant] | None = None) -> Iterator[Row]:
+def compare(
+    case: Case, device: torch.device, more: list[Entrant] | None = None, alone: Alone = NOBODY
+) -> Iterator[Row]:
     """Rows of all subjects; ratios are to torch's batch norm and to ours (the first of ``more``, else the eager loop).
 
     Arguments:
         case: what is compared.
         device: where.
         more: entrants beside the subjects, in the same rounds.
+        alone: who measures, where several calls are made at once.
     """
     entrants = list(more or [])
     for mode in case.modes:
@@ -99,8 +105,9 @@ def compare(case: Case, device: torch.device, more: list[Entrant] | None = None)
                 except Exception as error:  # of a peer, which does not end the table
                     failed = f"{type(error).__name__}: {error}".splitlines()[0][:200]
                     yield {**_key(case, name, mode), "failed": failed}
-    steps = interleaved({e.name: e.step for e in entrants}, case.rounds, device)
-    draws = interleaved({e.name: e.predict for e in entrants if e.predict is not None}, case.mc_rounds, device)
+    with alone.measuring():
+        steps = interleaved({e.name: e.step for e in entrants}, case.rounds, device)
+        draws = interleaved({e.name: e.predict for e in entrants if e.predict is not None}, case.mc_rounds, device)
     ours = more[0].name if more else f"{OURS}, {case.modes[0]}"
     predicted = f"{OURS}, {case.modes[0]}"
     for entrant in entrants:

@@ -28,6 +28,7 @@ class Options(argparse.Namespace):
     precision: list[str]
     models: list[int]
     eager: bool
+    lock: Path | None
     axes: list[str]
     data: Path | None
     epochs: int
@@ -51,6 +52,7 @@ def parse(description: str, sections: Sequence[str], arguments: Sequence[str] | 
     parser.add_argument("--engines", nargs="+", default=["auto"], help="auto: the fastest that can do it")
     parser.add_argument("--precision", nargs="+", default=["bf16", "tf32"])
     parser.add_argument("--eager", action="store_true", help="the engine without torch.compile")
+    parser.add_argument("--lock", type=Path, help="calls with the same file build at once and are timed in turn")
     engine = parser.add_argument_group("engine")
     engine.add_argument("--methods", nargs="+", default=list(METHODS))
     engine.add_argument("--models", type=int, nargs="+", default=[1, 8], help="at once")

@@ -6,6 +6,7 @@ import itertools
 from functools import partial
 
 import torch
+from alone import Alone
 from comparison import COLUMNS, KEY, Case, Entrant, compare
 from options import Options
 from rounds import peak
@@ -23,11 +24,11 @@ EPOCH = 201
 def run(options: Options) -> None:
     """A comparison for each network and batch size."""
     # A peer whose layers are compiled one by one needs one entry for each; with the default of 8 some stay eager.
-    with torch._dynamo.config.patch(recompile_limit=64):
-        _run(options)
+    with torch._dynamo.config.patch(recompile_limit=64), Alone(options.lock) as alone:
+        _run(options, alone)
 
 
-def _run(options: Options) -> None:
+def _run(options: Options, alone: Alone) -> None:
     rows = Rows("peers", COLUMNS, KEY, options.device, options.json)
     for network, batch in itertools.product(options.networks, options.batch):
         case = Case(
@@ -42,7 +43,7 @@ def _run(options: Options) -> None:
             passes=1 if options.tiny else 30,
         )
         ours = engine_entrants(network, batch, options)
-        for row in compare(case, options.device, ours):
+        for row in compare(case, options.device, ours, alone):
             rows.add(row)
 
 

@@ -126,15 +126,16 @@ def test_maps_that_shrink_and_channels_that_are_no_power_of_two(side, padding, w
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter multiplies no bf16")
 def test_half_precision_is_near():
-    config = Config(epochs=1, batch=4, engine="fused", checkpoint_steps=1)
-    found = {}
-    for precision in ("fp32", "bf16"):
-        own = dataclasses.replace(config, precision=precision)
-        trainer = FusedTrainer(network("analytic", "bayes"), data(), own, 1e-6, ALONE)
+    """As near to the gradient in full precision as the plain loop in half precision, but for a factor of two."""
+
+    def gradient(kind, precision):
+        config = Config(epochs=1, batch=4, engine="fused", precision=precision, checkpoint_steps=1)
+        trainer = kind(network("analytic", "bayes"), data(), config, 1e-6, ALONE)
         trainer.step()
-        found[precision] = trainer.bench.stack.gradient.clone()
-    full, half = found["fp32"], found["bf16"]
-    assert 0 < (full - half).norm() / full.norm() < 0.02
+        return torch.cat([trainer.optimizer.state[p]["momentum_buffer"].flatten() for p in trainer.net.parameters()])
+
+    full, plain, fused = gradient(Trainer, "fp32"), gradient(Trainer, "bf16"), gradient(FusedTrainer, "bf16")
+    assert 0 < (fused - full).norm() <= 2 * (plain - full).norm()
 
 
 def test_members_of_a_fleet_are_what_they_are_alone(tmp_path):

@@ -124,6 +124,21 @@ def test_maps_that_shrink_and_channels_that_are_no_power_of_two(side, padding, w
     alike(plain, fused, 1e-4)
 
 
+@pytest.mark.parametrize("norm", ["weight", "batch"])
+def test_padded_maps_stand_in_a_frame_that_stays_zero(norm):
+    trainer = FusedTrainer(network(norm, "point"), data(), Config(batch=4, engine="fused"), LR, ALONE)
+    trainer.step()
+    stack = trainer.bench.stack
+    framed = 0
+    for i, (maps, link) in enumerate(zip(stack.outputs, stack.chain.links[1:], strict=True)):
+        frame = stack.frame(i)
+        images = maps.view(4, link.height + 2 * frame, link.width + 2 * frame, link.inputs)
+        inner = images[:, frame : frame + link.height, frame : frame + link.width]
+        assert inner.abs().sum() == images.abs().sum() > 0
+        framed += frame > 0
+    assert framed == 6
+
+
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter multiplies no bf16")
 def test_half_precision_is_near():
     """As near to the gradient in full precision as the plain loop in half precision, but for a factor of two."""

@@ -13,6 +13,7 @@ def deactivate(
     acc,
     c,
     place,
+    spot,
     inside,
     n,
     first,
@@ -28,10 +29,9 @@ def deactivate(
 ):
     """Back through the activation and the scale of the layer before."""
     keep = inside[:, None] & (c < C)[None, :]
-    at = place[:, None] * C + c[None, :]
-    slope = tl.where(tl.load(before + at, mask=keep, other=0.0) > 0, 1.0, SLOPE)
+    slope = tl.where(tl.load(before + spot[:, None] * C + c[None, :], mask=keep, other=0.0) > 0, 1.0, SLOPE)
     scaled = acc * slope * per_sample(factor, first, n, c, ROWS, BATCH, C, PIXELS, BM)
-    tl.store(out + at, scaled.to(out.dtype.element_ty), mask=keep)
+    tl.store(out + place[:, None] * C + c[None, :], scaled.to(out.dtype.element_ty), mask=keep)
 
 
 @triton.jit
@@ -82,7 +82,8 @@ def backward_kernel(
     if BN2 > 0:
         c2 = tl.program_id(1) * (BN + BN2) + BN + tl.arange(0, BN2)
         acc2 = tl.zeros((BM, BN2), dtype=tl.float32)
-    n, p = r // (CH * CW), r % (CH * CW)
+    last: tl.constexpr = BATCH * CH * CW - 1
+    n, p = tl.minimum(r, last) // (CH * CW), tl.minimum(r, last) % (CH * CW)
     if STRIDE == 1:
         kh0: tl.constexpr = 0
         kw0: tl.constexpr = 0
@@ -95,7 +96,7 @@ def backward_kernel(
         kw0 = (part % STRIDE + PAD) % STRIDE
         taps_h, taps_w = (KH - kh0 + STRIDE - 1) // STRIDE, (KW - kw0 + STRIDE - 1) // STRIDE
         y, col = (p // CW) * STRIDE + part // STRIDE, (p % CW) * STRIDE + part % STRIDE
-    inside = (r < BATCH * CH * CW) & (y < H) & (col < W)
+    inside = (r <= last) & (y < H) & (col < W)
     oy, ox = (y + PAD - kh0) // STRIDE, (col + PAD - kw0) // STRIDE  # of the first tap
     base = ((n * OH + oy) * OW + ox) * OUT
     grad += model * (LIMIT * OH * OW * OUT)
@@ -116,10 +117,13 @@ def backward_kernel(
             b = tl.load(effective + at + c2[None, :], mask=(k < total)[:, None] & (c2 < C)[None, :], other=0.0)
             acc2 = tl.dot(a, b, acc2, input_precision=PRECISION)
     factor += model * (LIMIT * ROWS) + row_at
-    before += model * (LIMIT * H * W * C)
+    before += model * (LIMIT * (H + 2 * PAD) * (W + 2 * PAD) * C)
     out += model * (LIMIT * H * W * C)
     place = (n * H + y) * W + col
+    spot = place
+    if PAD > 0:
+        spot = (n * (H + 2 * PAD) + y + PAD) * (W + 2 * PAD) + col + PAD
     first = start_row // (CH * CW)
-    deactivate(acc, c, place, inside, n, first, factor, before, out, ROWS, BATCH, C, CH * CW, SLOPE, BM)
+    deactivate(acc, c, place, spot, inside, n, first, factor, before, out, ROWS, BATCH, C, CH * CW, SLOPE, BM)
     if BN2 > 0:
-        deactivate(acc2, c2, place, inside, n, first, factor, before, out, ROWS, BATCH, C, CH * CW, SLOPE, BM)
+        deactivate(acc2, c2, place, spot, inside, n, first, factor, before, out, ROWS, BATCH, C, CH * CW, SLOPE, BM)

@@ -90,6 +90,8 @@ def normalize_kernel(
     LIMIT: tl.constexpr,
     OUT: tl.constexpr,
     PIXELS: tl.constexpr,
+    OW: tl.constexpr,
+    FRAME: tl.constexpr,
     SLOPE: tl.constexpr,
     TILES: tl.constexpr,
     BP: tl.constexpr,
@@ -118,6 +120,10 @@ def normalize_kernel(
     mask = (p < PIXELS)[:, None] & own[None, :]
     place = p[:, None] * OUT + c[None, :]
     u = tl.load(response + maps + place, mask=mask, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
+    if FRAME > 0:
+        OH: tl.constexpr = PIXELS // OW
+        maps = (model * LIMIT + n) * ((OH + 2 * FRAME) * (OW + 2 * FRAME) * OUT)
+        place = ((p // OW + FRAME) * (OW + 2 * FRAME) + p % OW + FRAME)[:, None] * OUT + c[None, :]
     tl.store(out + maps + place, tl.where(u > 0, u, SLOPE * u).to(out.dtype.element_ty), mask=mask)
 
 

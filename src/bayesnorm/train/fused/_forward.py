@@ -1,6 +1,9 @@
 """A convolution as a product of gathered rows, with the drawn scale and the activation in its last lines.
 
 A tile of the result has ``BN + BN2`` columns, the second part possibly none: 96 and 192 are no powers of two.
+
+Maps that the next convolution pads stand in a frame of zeros (``PAD`` pixels around the input, ``FRAME`` around the
+output), so that no tap is outside. Rows beyond the last are those of the last: what is masked is never far away.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
@@ -36,7 +39,9 @@ def activate(
     acc,
     o,
     r,
+    inside,
     n,
+    spot,
     first,
     inner,
     factor,
@@ -52,13 +57,14 @@ def activate(
     BM: tl.constexpr,
 ):
     """Store a response, and the activation of ``(response + h) A + B``."""
-    keep = (r < BATCH * PIXELS)[:, None] & (o < OUT)[None, :]
+    keep = inside[:, None] & (o < OUT)[None, :]
     place = r[:, None] * OUT + o[None, :]
     tl.store(response + place, acc.to(response.dtype.element_ty), mask=keep)
     if ACTIVATE:
         h = tl.load(inner + o, mask=o < OUT, other=0.0)
         u = (acc + h[None, :]) * per_sample(factor, first, n, o, ROWS, BATCH, OUT, PIXELS, BM)
         u += per_sample(summand, first, n, o, ROWS, BATCH, OUT, PIXELS, BM)
+        place = spot[:, None] * OUT + o[None, :]
         tl.store(out + place, tl.where(u > 0, u, SLOPE * u).to(out.dtype.element_ty), mask=keep)
 
 
@@ -88,6 +94,7 @@ def forward_kernel(
     KW: tl.constexpr,
     STRIDE: tl.constexpr,
     PAD: tl.constexpr,
+    FRAME: tl.constexpr,
     SLOPE: tl.constexpr,
     ACTIVATE: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -102,6 +109,8 @@ def forward_kernel(
         return
     K: tl.constexpr = KH * KW * C
     PIXELS: tl.constexpr = OH * OW
+    HP: tl.constexpr = H + 2 * PAD
+    WP: tl.constexpr = W + 2 * PAD
     start_row = tl.program_id(0) * BM
     r = start_row + tl.arange(0, BM)
     o = tl.program_id(1) * (BN + BN2) + tl.arange(0, BN)
@@ -109,22 +118,19 @@ def forward_kernel(
         o2 = tl.program_id(1) * (BN + BN2) + BN + tl.arange(0, BN2)
         acc2 = tl.zeros((BM, BN2), dtype=tl.float32)
     inside = r < BATCH * PIXELS
+    r = tl.minimum(r, BATCH * PIXELS - 1)
     n, p = r // PIXELS, r % PIXELS
     oy, ox = p // OW, p % OW
-    x += model * (LIMIT * H * W * C)
+    x += model * (LIMIT * HP * WP * C)
     effective += model * weights + effective_at
-    base = ((n * H + oy * STRIDE - PAD) * W + ox * STRIDE - PAD) * C
+    base = ((n * HP + oy * STRIDE) * WP + ox * STRIDE) * C
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, K, BK):
         k = start + tl.arange(0, BK)
         kh = k // (KW * C)
         along = k % (KW * C)
         mask = inside[:, None] & (k < K)[None, :]
-        if PAD > 0:
-            y = (oy * STRIDE - PAD)[:, None] + kh[None, :]
-            col = (ox * STRIDE - PAD)[:, None] + (along // C)[None, :]
-            mask = mask & (y >= 0) & (y < H) & (col >= 0) & (col < W)
-        a = tl.load(x + base[:, None] + (kh * (W * C) + along)[None, :], mask=mask, other=0.0)
+        a = tl.load(x + base[:, None] + (kh * (WP * C) + along)[None, :], mask=mask, other=0.0)
         b = tl.load(effective + o[None, :] * K + k[:, None], mask=(k < K)[:, None] & (o < OUT)[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         if BN2 > 0:
@@ -136,10 +142,19 @@ def forward_kernel(
     factor += model * (LIMIT * ROWS) + row_at
     summand += model * (LIMIT * ROWS) + row_at
     response += model * (LIMIT * PIXELS * OUT)
-    out += model * (LIMIT * PIXELS * OUT)
+    out += model * (LIMIT * (OH + 2 * FRAME) * (OW + 2 * FRAME) * OUT)
+    spot = r
+    if FRAME > 0:
+        spot = (n * (OH + 2 * FRAME) + oy + FRAME) * (OW + 2 * FRAME) + ox + FRAME
     first = start_row // PIXELS
-    activate(acc, o, r, n, first, inner, factor, summand, response, out, ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, BM)
+    # fmt: off
+    activate(
+        acc, o, r, inside, n, spot, first, inner, factor, summand, response, out,
+        ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, BM,
+    )
     if BN2 > 0:
         activate(
-            acc2, o2, r, n, first, inner, factor, summand, response, out, ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, BM
+            acc2, o2, r, inside, n, spot, first, inner, factor, summand, response, out,
+            ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, BM,
         )
+    # fmt: on

@@ -39,6 +39,8 @@ def weight_kernel(
     if tl.load(active + model) == 0:
         return
     K: tl.constexpr = KH * KW * C
+    HP: tl.constexpr = H + 2 * PAD
+    WP: tl.constexpr = W + 2 * PAD
     tiles: tl.constexpr = (OUT + BN + BN2 - 1) // (BN + BN2)
     pixels: tl.constexpr = BATCH * OH * OW
     each: tl.constexpr = ((pixels + SPLIT * BK - 1) // (SPLIT * BK)) * BK
@@ -48,25 +50,23 @@ def weight_kernel(
         o2 = (tl.program_id(0) % tiles) * (BN + BN2) + BN + tl.arange(0, BN2)
         acc2 = tl.zeros((BM, BN2), dtype=tl.float32)
     part = tl.program_id(1)
-    x += model * (LIMIT * H * W * C)
+    x += model * (LIMIT * HP * WP * C)
     grad += model * (LIMIT * OH * OW * OUT)
     kh, along = k // (KW * C), k % (KW * C)
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(part * each, part * each + each, BK):
         r = start + tl.arange(0, BK)
+        there = r < pixels
+        r = tl.minimum(r, pixels - 1)
         n, p = r // (OH * OW), r % (OH * OW)
         oy, ox = p // OW, p % OW
-        base = ((n * H + oy * STRIDE - PAD) * W + ox * STRIDE - PAD) * C
-        mask = (r < pixels)[None, :] & (k < K)[:, None]
-        if PAD > 0:
-            y = (oy * STRIDE - PAD)[None, :] + kh[:, None]
-            col = (ox * STRIDE - PAD)[None, :] + (along // C)[:, None]
-            mask = mask & (y >= 0) & (y < H) & (col >= 0) & (col < W)
-        a = tl.load(x + base[None, :] + (kh * (W * C) + along)[:, None], mask=mask, other=0.0)
-        b = tl.load(grad + r[:, None] * OUT + o[None, :], mask=(r < pixels)[:, None] & (o < OUT)[None, :], other=0.0)
+        base = ((n * HP + oy * STRIDE) * WP + ox * STRIDE) * C
+        mask = there[None, :] & (k < K)[:, None]
+        a = tl.load(x + base[None, :] + (kh * (WP * C) + along)[:, None], mask=mask, other=0.0)
+        b = tl.load(grad + r[:, None] * OUT + o[None, :], mask=there[:, None] & (o < OUT)[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         if BN2 > 0:
-            mask = (r < pixels)[:, None] & (o2 < OUT)[None, :]
+            mask = there[:, None] & (o2 < OUT)[None, :]
             b = tl.load(grad + r[:, None] * OUT + o2[None, :], mask=mask, other=0.0)
             acc2 = tl.dot(a, b, acc2, input_precision=PRECISION)
     parts += model * MODEL + parts_at + part * (OUT * K)

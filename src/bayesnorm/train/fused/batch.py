@@ -38,6 +38,8 @@ def normalize(stack: Stack, i: int, size: int) -> None:
         *(stack.responses[i], stack.pixel_sums, stack.pixel_squares, stack.inner, stack.factor, stack.summand),
         *(stack.running, stack.batch, stack.active, stack.outputs[i], stack.layout.row_first[i]),
         *(stack.chain.eps, stack.chain.momentum),
+        OW=stack.layout.links[i].out_width,
+        FRAME=stack.frame(i),
         SLOPE=stack.chain.slope,
         **sizes,
     )

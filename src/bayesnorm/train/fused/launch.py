@@ -107,6 +107,7 @@ def forward(stack: Stack, i: int, size: int) -> None:
             layout.row_first[i],
         ),
         **sizes(stack, i, size),
+        FRAME=stack.frame(i),
         SLOPE=stack.chain.slope,
         ACTIVATE=stack.chain.norm != "batch",
         **{"BM": tile.rows, "BN": tile.columns, "BN2": tile.more, "BK": tile.depth},

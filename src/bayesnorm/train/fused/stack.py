@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from ... import noise
 from ...data.base import Data
 from ..rows import Rows
 from .chain import Chain, Link
-from .layout import Layout
+from .layout import LINE, Layout
 
 TYPES = {"bf16": torch.bfloat16, "tf32": torch.float32, "fp32": torch.float32}
 
@@ -73,9 +74,10 @@ class Stack:
         self.sigmas = torch.zeros(models, 2, channels, **number)
         self.moments = torch.zeros(models, 2, self.table, **number)
         kind = TYPES[terms.precision]
-        self.patches = torch.zeros(models, batch, chain.links[0].pixels, layout.patch, dtype=kind, **number)
+        first, *later = layout.links
+        self.patches = _guarded((models, batch, first.pixels, layout.patch), kind, device, _reach(first))
         self.targets = torch.zeros(models, batch, dtype=torch.int64, **number)
-        self.effective = torch.zeros(models, layout.weights, dtype=kind, **number)
+        self.effective = _guarded((models, layout.weights), kind, device, WIDEST * layout.longest)
         self.statistics = torch.zeros(models, channels, 4, **number)
         self.inner = torch.zeros(models, channels, **number)
         self.sums = torch.zeros(models, channels, 4, **number)
@@ -83,10 +85,14 @@ class Stack:
             torch.zeros(models, batch, channels, **number) for _ in range(6)
         )
         batches = chain.norm == "batch"
-        self.responses, self.gradients, self.outputs = (
-            [torch.zeros(models, batch, link.pixels, link.outputs, dtype=kind, **number) for link in links]
-            for links in [chain.links if batches else chain.links[:-1]] * 2 + [chain.links[:-1]]
+        answers = layout.links if batches else layout.links[:-1]
+        self.responses, self.gradients = (
+            [_guarded((models, batch, link.pixels, link.outputs), kind, device, _reach(link)) for link in answers]
+            for _ in range(2)
         )
+        self.outputs = [
+            _guarded((models, batch, _framed(link), link.inputs), kind, device, _reach(link)) for link in later
+        ]
         self.pixel_sums, self.pixel_squares = (
             torch.zeros(models, batch if batches else 0, channels, **number) for _ in range(2)
         )
@@ -100,6 +106,11 @@ class Stack:
         self.draws = noise.columns(0, 4, device=device)
         self.beside = torch.cuda.Stream(device) if device.type == "cuda" else None
 
+    def frame(self, i: int) -> int:
+        """Pixels around the output of a layer, which the next one pads; they are zeros, and nobody writes there."""
+        after = self.layout.links[i + 1 :]
+        return after[0].padding if after else 0
+
     @property
     def changing(self) -> list[Tensor]:
         """Every tensor that a step changes and the next one reads."""
@@ -109,7 +120,33 @@ class Stack:
         ]
 
 
+WIDEST = 64
+"""Channels by which a tile is wider than the channels that there are, at most."""
+TALLEST = 128
+"""Likewise, rows of a tile."""
+
+
+def _framed(link: Link) -> int:
+    """Pixels of a convolution's input, with those of the padding around it."""
+    return (link.height + 2 * link.padding) * (link.width + 2 * link.padding)
+
+
+def _reach(link: Link) -> int:
+    """Numbers by which a tile of its input, its output or their gradients reaches beyond them, at most."""
+    line = max(link.width + 2 * link.padding, link.out_width)
+    return line * ((link.kernel[0] + 2) * max(link.inputs, link.outputs) + TALLEST)
+
+
+def _guarded(shape: tuple[int, ...], kind: torch.dtype, device: torch.device, reach: int) -> Tensor:
+    """Zeros, with memory on both sides that belongs to nobody.
+
+    A product reads by asynchronous copies, which look up their address even where a mask says to copy nothing.
+    """
+    reach, size = -(-reach // LINE) * LINE, math.prod(shape)
+    return torch.zeros(reach + size + reach, dtype=kind, device=device)[reach : reach + size].view(shape)
+
+
 def sizes_fit(links: Sequence[Link], batch: int) -> bool:
     """Whether every tensor of one model can be addressed by 32 bits."""
-    largest = max(max(link.pixels * link.outputs, link.height * link.width * link.inputs) for link in links)
+    largest = max(max(link.pixels * link.outputs, _framed(link) * link.inputs) for link in links)
     return batch * largest < 2**31

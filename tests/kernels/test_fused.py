@@ -134,7 +134,7 @@ def test_padded_maps_stand_in_a_frame_that_stays_zero(norm):
         frame = stack.frame(i)
         images = maps.view(4, link.height + 2 * frame, link.width + 2 * frame, link.inputs)
         inner = images[:, frame : frame + link.height, frame : frame + link.width]
-        assert inner.abs().sum() == images.abs().sum() > 0
+        assert inner.count_nonzero() == images.count_nonzero() > 0
         framed += frame > 0
     assert framed == 6
 

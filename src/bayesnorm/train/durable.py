@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+from .. import _files
+from .._files import sealed as sealed
+from .._files import sha256 as sha256
 from .._files import sync_folder
 from ..errors import RunError
 
@@ -43,31 +44,10 @@ def sweep(folder: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def sha256(content: bytes) -> str:
-    """Hexadecimal digest."""
-    return hashlib.sha256(content).hexdigest()
-
-
-def sealed(document: dict[str, Any]) -> bytes:
-    """JSON of the document with its own digest in it.
-
-    >>> unsealed(sealed({"step": 3}), "x.json")
-    {'step': 3}
-    """
-    body = json.dumps(document, allow_nan=False)
-    whole = {**document, "sha256": sha256(body.encode())}
-    return (json.dumps(whole, indent=1, allow_nan=False) + "\n").encode()
-
-
 def unsealed(content: bytes, name: str | Path) -> dict[str, Any]:
     """The document, if not one byte of it has changed."""
-    try:
-        whole = json.loads(content)
-        document = {key: value for key, value in whole.items() if key != "sha256"}
-        intact = sealed(document) == content
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        intact = False
-    if not intact:
+    document = _files.unsealed(content)
+    if document is None:
         raise DamagedError(f"{name} is damaged: its content does not match its checksum")
     return document
 

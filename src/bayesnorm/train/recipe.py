@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import data as datasets
-from .. import models
+from .. import norms, scales
 from .._initialize import init_from_data_
 from ..data.augment import NOTHING
 from ..data.base import Data
 from ..data.passes import input_statistics, training_images
 from ..layers import norm_layers
+from ..models.described import Description
 from ..norms import Analytic, NormSpec
-from ..scales import Bayes, Noise, ScaleSpec
+from ..scales import Bayes, ScaleSpec
 from .config import Config
 from .numerics import numerics
 
@@ -56,6 +57,8 @@ DEFAULTS: dict[str, Default] = {
 
 SEGMENTATION = ("cells", "strokes")
 """Classes of pixels: the learning rate falls to a tenth in a third of the epochs."""
+PIXEL_MODELS = ("cell-net", "unet")
+"""Networks that predict classes of pixels."""
 NO_FILES = ("digits", "strokes")
 """Data sets that come with scikit-learn."""
 
@@ -81,6 +84,7 @@ class Recipe:
         padding: none or one that keeps the size, of All-CNN.
         dropout: probability of dropping a value behind the strided convolutions of All-CNN.
         activation: that of the cell network.
+        final_activation: of the cell network: also behind its last convolution, as the paper prints it.
         first_layer: of analytic norm: pixels taken as independent (moments), or with their covariance (patch).
         sigma_init: first sigma of the posterior, relative to s.
         prior: std of the prior N(1, std^2) of the scales, or log-uniform.
@@ -97,13 +101,14 @@ class Recipe:
     augment: bool = True
     masks: Literal["expert", "expert+auto", "auto"] = "expert"
     cell_split: Literal["random", "01-02"] = "random"
-    model: Literal["all-cnn", "resnet18", "cell-net"] | None = None
+    model: Literal["all-cnn", "resnet18", "cell-net", "unet"] | None = None
     norm: Literal["none", "batch", "weight", "analytic"] = "analytic"
     scale: Literal["point", "noise", "bayes"] = "bayes"
     width: float = 1.0
     padding: Literal["valid", "same"] = "valid"
     dropout: float = 0.0
     activation: Literal["leaky_relu", "softmax", "softplus"] = "leaky_relu"
+    final_activation: bool = False
     first_layer: Literal["moments", "patch"] = "moments"
     sigma_init: float = 0.1
     prior: float | Literal["log-uniform"] = 10.0
@@ -175,7 +180,7 @@ class Recipe:
         mean, var = (value.cpu() for value in input_statistics(data, seed))
         with torch.random.fork_rng([]):
             torch.manual_seed(seed)
-            net = self._maker(data)(self._norm(), self._scale(), input_stats=(mean, var), example=self._example(batch))
+            net = self.describe(data).build(input_stats=(mean, var), example=self._example(batch))
         if self.scale == "noise":
             self._set_noise(net)
         _check_size(net, batch[:1], data)
@@ -186,32 +191,35 @@ class Recipe:
             init_from_data_(net, batch.to(device))
         return net
 
-    def _maker(self, data: Data) -> Callable[..., nn.Module]:
+    def describe(self, data: Data) -> Description:
+        """The network that fits the data, without its parameters."""
         channels, height, width = data.image_size
-        common: dict[str, Any] = {"width": self.width, "num_classes": len(data.classes), "in_channels": channels}
+        options: dict[str, Any] = {"width": self.width, "num_classes": len(data.classes), "in_channels": channels}
         name = self.model or ("cell-net" if data.per_pixel else "all-cnn" if min(height, width) <= 64 else "resnet18")
-        if (name == "cell-net") != data.per_pixel:
-            kind = "classes of pixels" if data.per_pixel else "classes of images"
-            raise ValueError(f"--model {name} does not fit --data {self.data}, which has {kind}: leave --model out")
-        if name == "all-cnn":
-            common["dropout"] = self.dropout
-            return lambda norm, scale, **more: models.all_cnn(norm, scale, self.padding, **common, **more)
-        if self.dropout:
+        if (name in PIXEL_MODELS) != data.per_pixel:
+            of = "pixels" if data.per_pixel else "images"
+            raise ValueError(
+                f"--model {name} does not fit --data {self.data}, which has classes of {of}: leave --model out"
+            )
+        if self.dropout and name != "all-cnn":
             raise ValueError(f"--dropout {self.dropout} is for --model all-cnn, this is {name}: leave it out")
-        if name == "cell-net":
-            return lambda norm, scale, **more: models.cell_net(norm, scale, self.activation, **common, **more)
-        stem: Any = "cifar" if min(height, width) <= 64 else "imagenet"
-        return lambda norm, scale, **more: models.resnet18(norm, scale, stem=stem, **common, **more)
+        if name == "all-cnn":
+            options |= {"padding": self.padding, "dropout": self.dropout}
+        elif name == "cell-net":
+            options |= {"activation": self.activation, "final_activation": self.final_activation}
+        elif name == "resnet18":
+            options["stem"] = "cifar" if min(height, width) <= 64 else "imagenet"
+        return Description(name, options, self._norm(), self._scale())
 
-    def _norm(self) -> str | NormSpec | None:
+    def _norm(self) -> NormSpec | None:
         if self.norm == "none":
             return None
-        return Analytic(self.first_layer) if self.norm == "analytic" else self.norm
+        return Analytic(self.first_layer) if self.norm == "analytic" else norms.parse(self.norm)
 
-    def _scale(self) -> str | ScaleSpec:
+    def _scale(self) -> ScaleSpec:
         if self.scale == "bayes":
             return Bayes(self.prior, self.sigma_init, self.per_layer_variance, self.stochastic_bias)
-        return Noise() if self.scale == "noise" else self.scale
+        return scales.parse(self.scale)
 
     @torch.no_grad()
     def _set_noise(self, net: nn.Module) -> None:
@@ -268,7 +276,7 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "data": ("digits", "cifar10", "cells", "strokes", "folder"),
     "masks": ("expert", "expert+auto", "auto"),
     "cell_split": ("random", "01-02"),
-    "model": (None, "all-cnn", "resnet18", "cell-net"),
+    "model": (None, "all-cnn", "resnet18", "cell-net", "unet"),
     "norm": ("none", "batch", "weight", "analytic"),
     "scale": ("point", "noise", "bayes"),
     "padding": ("valid", "same"),

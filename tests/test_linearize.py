@@ -134,12 +134,23 @@ def test_without_noise_it_is_the_single_pass():
     )
 
 
+class Pair(nn.Module):
+    """Returns two tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+
+    def forward(self, x):
+        return self.conv(x), x
+
+
 def test_bad_arguments():
     net, x = small_cnn(), torch.randn(2, 1, 9, 9)
     with pytest.raises(ValueError, match="method='guess': choose 'draws' or 'moments'"):
         bayesnorm.predict(net, x, method="guess")
     with pytest.raises(ValueError, match=r"inflation=0.0: must be positive and finite"):
         bayesnorm.predict(net, x, method="moments", inflation=0.0)
-    pixels = converted(nn.Conv2d(1, 2, 3))
-    with pytest.raises(ValueError, match=r"needs outputs \(N, classes\), the network returns \(1, 2, 7, 7\)"):
-        bayesnorm.predict(pixels, x, method="moments")
+    pairs = converted(Pair())
+    with pytest.raises(ValueError, match=r"needs outputs \(N, classes, \*space\), the network returns tuple"):
+        bayesnorm.predict(pairs, x, method="moments")

@@ -43,11 +43,13 @@ class Plan:
         sources: layers whose draws are, in the order of execution.
         hidden: of these, how many stand before the outputs.
         inflation: factor on the covariance that these cause, for the ones before them.
+        per_pixel: whether there is an output at every pixel.
     """
 
     sources: list[NormLayer]
     hidden: int
     inflation: float
+    per_pixel: bool = False
 
 
 @torch.no_grad()
@@ -61,29 +63,49 @@ def plan(net: nn.Module, networks: Sequence[Runtime], x: Tensor, inflation: floa
     known = _KNOWN.setdefault(net, {})
     if x.shape not in known:
         known[x.shape] = _work(net, x)
-    work, classes = known[x.shape]
+    work, classes, per_pixel = known[x.shape]
     random = [m for m in work if isinstance(m, NormLayer) and m.is_random and m.opening.runtime in networks]
+    chosen = _forward(work, random) if per_pixel else _backward(work, random, classes)
+    last = random[-1:] if random and random[-1].scale.s.numel() == classes else []
+    hidden = [module for module in random if module not in last]
+    seen = [module for module in hidden if module in chosen]
+    if inflation is None:
+        inflation = sum(map(_relative, hidden)) / sum(map(_relative, seen)) if seen else 1.0
+    return Plan([module for module in random if module in chosen], len(seen), inflation, per_pixel)
+
+
+def _backward(work: dict[nn.Module, float], random: list[NormLayer], classes: int) -> set[nn.Module]:
+    """Sources where the derivatives cost a pass through what stands behind them for every class."""
     behind, allowed = 0.0, COST * sum(work.values()) / classes
     chosen: set[nn.Module] = set()
     for module in reversed(work):
         if module in random and (behind <= allowed or not chosen):
             chosen.add(module)
         behind += work[module]
-    last = random[-1:] if random and random[-1].scale.s.numel() == classes else []
-    hidden = [module for module in random if module not in last]
-    seen = [module for module in hidden if module in chosen]
-    if inflation is None:
-        inflation = sum(map(_relative, hidden)) / sum(map(_relative, seen)) if seen else 1.0
-    return Plan([module for module in random if module in chosen], len(seen), inflation)
+    return chosen
 
 
-_Work = tuple[dict[nn.Module, float], int]
+def _forward(work: dict[nn.Module, float], random: list[NormLayer]) -> set[nn.Module]:
+    """Sources where they cost a pass through what stands behind the first of them for every draw."""
+    behind, draws, allowed = 0.0, 0, COST * sum(work.values())
+    chosen: set[nn.Module] = set()
+    for module in reversed(work):
+        if isinstance(module, NormLayer) and module in random:
+            draws += module.columns.numel()
+            if chosen and (draws + 1) * behind > allowed:
+                break
+            chosen.add(module)
+        behind += work[module]
+    return chosen
+
+
+_Work = tuple[dict[nn.Module, float], int, bool]
 _KNOWN: WeakKeyDictionary[nn.Module, dict[torch.Size, _Work]] = WeakKeyDictionary()
 """What was found out about a network, by the size of its inputs."""
 
 
 def _work(net: nn.Module, x: Tensor) -> _Work:
-    """Multiplications of each layer with a weight, in the order of execution, and the number of classes."""
+    """Multiplications of each layer with a weight, in the order of execution; classes; whether pixels have them."""
     work: dict[nn.Module, float] = {}
 
     def note(module: nn.Module, args: Any, output: Tensor) -> None:
@@ -97,10 +119,12 @@ def _work(net: nn.Module, x: Tensor) -> _Work:
     finally:
         for handle in handles:
             handle.remove()
-    if not isinstance(out, Tensor) or out.dim() != 2:
+    if not isinstance(out, Tensor) or out.dim() < 2:
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise ValueError(f"method='moments' needs outputs (N, classes), the network returns {shape}: use 'draws'")
-    return work, out.size(1)
+        raise ValueError(
+            f"method='moments' needs outputs (N, classes, *space), the network returns {shape}: use 'draws'"
+        )
+    return work, out.size(1), out.dim() > 2
 
 
 def _has_weight(module: nn.Module) -> bool:

@@ -10,15 +10,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ._linearize import gaussian_outputs, plan, spread_out
+from ._linearize import Plan, gaussian_outputs, plan, spread_out
 from ._modes import mode
+from ._pixel_moments import gaussian_pixels, pixel_outputs
 from ._sampling import drawing, runtimes
 from .moments.core import wide
 from .runtime import Runtime
 
 BUDGET = 24 << 20
-"""Bytes of activations that one forward pass may use on a CPU, where small passes stay in the cache and are faster; on
-a GPU a quarter of the free memory."""
+"""Bytes of activations that one forward pass may use on a CPU, where small passes stay in the cache and are faster."""
+CUDA_BUDGET = 8 << 30
+"""The same on a GPU, if a quarter of the free memory is not less: larger passes are not faster."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def predict(
         max_rows: largest batch of one forward pass; None: by memory.
         method: ``"draws"``, or ``"moments"``: the outputs of an input are taken as normal, with the covariance that
             follows from the posterior by linearization, at the cost of a few single passes; ``samples``, ``shared``
-            and ``generator`` do not matter then. For outputs ``(N, classes)``.
+            and ``generator`` do not matter then.
         inflation: with ``"moments"``, factor on the covariance for the scales of early layers, which are not
             differentiated; None: estimated from the posterior. ``evaluate.fit_inflation`` measures it.
         antithetic: every second draw is the one before it with the opposite sign. The mean over an even number of draws
@@ -119,10 +121,25 @@ def predict(
 def _by_moments(net: nn.Module, networks: list[Runtime], x: Tensor, rows: int, inflation: float | None) -> Prediction:
     with mode(net, False), torch.no_grad():
         chosen = plan(net, networks, x[:1], inflation)
+        if chosen.per_pixel:
+            return _by_pixel_moments(net, networks, x, rows, chosen)
         results = []
         for part in x.split(rows):
             outputs = spread_out(*gaussian_outputs(net, networks, part, chosen))
             results.append(average(iter([outputs]), "logits"))
+    return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
+
+
+def _by_pixel_moments(net: nn.Module, networks: list[Runtime], x: Tensor, rows: int, chosen: Plan) -> Prediction:
+    draws = sum(layer.columns.numel() for layer in chosen.sources) + 1
+    results = []
+    for part in x.split(max(1, rows // draws)):
+        mean, jacobian = gaussian_pixels(net, networks, part, chosen)
+        pieces = [average(iter([outputs]), "logits") for outputs in pixel_outputs(mean, jacobian)]
+        probs, logs, entropy, mutual = (torch.cat(values) for values in zip(*pieces, strict=True))
+        place = (len(mean), *mean.shape[2:])
+        shaped = [values.view(*place, -1).movedim(-1, 1).contiguous() for values in (probs, logs)]
+        results.append((*shaped, entropy.view(place), mutual.view(place)))
     return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
 
 
@@ -197,7 +214,7 @@ def _affordable_rows(net: nn.Module, x: Tensor) -> int:
     networks = runtimes(net)
     if not networks or networks[0].activations is None:
         return 256
-    budget = torch.cuda.mem_get_info(x.device)[0] // 4 if x.is_cuda else BUDGET
+    budget = min(torch.cuda.mem_get_info(x.device)[0] // 4, CUDA_BUDGET) if x.is_cuda else BUDGET
     traced_input, activations = networks[0].activations
     per_row = activations * x[0].numel() / traced_input * x.element_size()
     return max(1, int(budget / per_row))

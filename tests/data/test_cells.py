@@ -170,6 +170,25 @@ def test_missing_mask_folder(root):
     assert len(cells(root, masks="expert+auto", split="01-02").val) == 10
 
 
+@pytest.mark.parametrize("masks", ["auto", "expert+auto"])
+def test_missing_automatic_mask(root, masks):
+    """Experts annotate some frames, programs all of them."""
+    (root / "01_ST" / "SEG" / "man_seg003.tif").unlink()
+    fails(root, str(root / "01_ST" / "SEG" / "man_seg003.tif"), str(root / "01" / "t003.tif"), masks=masks)
+    assert len(cells(root).train) == 7
+    (root / "01_ST" / "SEG" / "man_seg004.tif").unlink()
+    (root / "01" / "t003.tif").unlink()
+    assert len(cells(root, masks="expert+auto", split="01-02").train) == 9, "an expert's mask is one"
+
+
+def test_objects_are_the_numbers_of_the_mask(root):
+    data = cells(root, split="01-02")
+    assert data.val.objects.shape == data.val.targets.shape
+    assert torch.equal((data.val.objects > 0).long(), data.val.targets)
+    assert set(data.val.objects.unique().tolist()) == {0, 2, 300}
+    assert not data.has_test
+
+
 def test_empty_mask_folder(root):
     for path in (root / "02_GT" / "SEG").iterdir():
         path.unlink()

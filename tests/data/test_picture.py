@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesnorm.data.base import Data, Split, make_data
-from bayesnorm.data.picture import LARGEST, encoded, pictures
+from bayesnorm.data.picture import HIGHLIGHT, LARGEST, encoded, overlaid, pictures, visible
 
 image_module = pytest.importorskip("PIL.Image")
 
@@ -81,3 +81,21 @@ def test_reducing_averages() -> None:
     stripes = (torch.arange(2 * LARGEST) % 2).float().expand(1, 2 * LARGEST, -1)
     pixels = decoded(encoded(stripes))[1]
     assert torch.equal(pixels, torch.full((1, LARGEST, LARGEST), 128, dtype=torch.uint8))
+
+
+def test_segmented_bytes_are_stretched_to_what_is_not_rare() -> None:
+    """Grey levels 100 to 103, but for a pixel in a thousand: 100 is black, 103 white, what is beyond is clamped."""
+    images = (100 + torch.arange(4000) % 4).to(torch.uint8).view(10, 1, 20, 20)
+    images[0, 0, 0, 0], images[0, 0, 0, 1] = 0, 255
+    targets = (torch.arange(4000) % 2).view(10, 20, 20)
+    data = make_data("cells", *[Split(images, targets)] * 3, ("background", "cell"))
+    found = visible(data, images)
+    assert found[1].unique().tolist() == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0])
+    assert found[0, 0, 0, :2].tolist() == [0.0, 1.0]
+
+
+def test_what_is_laid_over_an_image() -> None:
+    image = torch.tensor([[[0.0, 1.0, 0.5]]])
+    found = overlaid(image, torch.tensor([[0.0, 0.5, 2.0]]))
+    expected = [[0.0, 0.0, 0.0], [(1 + part) / 2 for part in HIGHLIGHT], list(HIGHLIGHT)]
+    torch.testing.assert_close(found[:, 0].T, torch.tensor(expected))

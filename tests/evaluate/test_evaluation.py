@@ -86,9 +86,10 @@ def test_ways_of_predicting(scale, samples, ways):
     assert list(evaluate(network("weight", scale), made_up(), "val", samples)) == ways
 
 
-def test_pixels_are_not_predicted_by_moments():
+def test_pixels_are_predicted_by_moments_too():
     found = evaluate(network("weight", "bayes", pixels=True), made_up(pixels=True), "val", 4)
-    assert list(found) == ["single", "mc4"]
+    assert list(found) == ["single", "moments", "mc4"]
+    assert found["moments"].measures.mutual_info > 0
 
 
 def test_numbers_of_parts_are_those_of_the_whole():

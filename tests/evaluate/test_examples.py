@@ -13,6 +13,7 @@ from torch import Tensor
 import bayesnorm
 from bayesnorm.data import passes
 from bayesnorm.data.base import IGNORE, Data, Split, make_data
+from bayesnorm.data.picture import HIGHLIGHT
 from bayesnorm.evaluate import evaluate, examples
 
 image_module = pytest.importorskip("PIL.Image")
@@ -25,6 +26,13 @@ def pixels_of(text: str) -> Tensor:
     with image_module.open(io.BytesIO(base64.b64decode(text))) as image:
         assert (image.format, image.mode) == ("PNG", "L")
         return torch.tensor(list(image.tobytes())).view(image.height, image.width).double() / 255
+
+
+def colours_of(text: str) -> Tensor:
+    """A coloured picture as numbers between 0 and 1, ``(H, W, 3)``."""
+    with image_module.open(io.BytesIO(base64.b64decode(text))) as image:
+        assert (image.format, image.mode) == ("PNG", "RGB")
+        return torch.tensor(list(image.tobytes())).view(image.height, image.width, 3).double() / 255
 
 
 def shows(text: str, values: Tensor) -> bool:
@@ -95,7 +103,21 @@ def test_pixels_have_maps() -> None:
         targets = data.test.targets[index]
         assert shows(entry["truth"], targets.where(targets != IGNORE, 0) / 2)
         assert shows(entry["predicted"], out.probs[index].argmax(0) / 2)
-        assert shows(entry["uncertainty"], out.entropy[index] / math.log(3))
+        grey = in_range(data, data.test.images[index, 0])
+        for name, top in found["tops"].items():
+            share = (getattr(out, name)[index].double() / top).clamp(max=1)
+            expected = [grey * (1 - share) + part * share for part in HIGHLIGHT]
+            assert (colours_of(entry[f"{name}_map"]) - torch.stack(expected, -1)).abs().max() <= 0.51 / 255
+    assert found["tops"]["entropy"] == pytest.approx(math.log(3))
+    shown = [entry["index"] for entry in found["certain"] + found["uncertain"]]
+    second = out.mutual_info[shown].flatten(1).sort().values[:, -2].max()  # 0.995 of 64 pixels
+    assert found["tops"]["mutual_info"] == pytest.approx(second.item(), rel=1e-4)
+
+
+def test_a_single_pass_has_no_map_of_mutual_information() -> None:
+    found = examples(network("weight", pixels=True), made_up(pixels=True), count=2)
+    assert list(found["tops"]) == ["entropy"]
+    assert all("mutual_info_map" not in entry for entry in found["certain"])
 
 
 def test_colours_stay_colours() -> None:

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import BayesnormError, DivergedError, RunError, StoppedError
 from ..train.environment import version
-from . import data, demo, evaluate, report, reproduce, runs, train
+from . import cells, data, demo, evaluate, publish, report, reproduce, runs, train
 from .world import distributed
 
 app = typer.Typer(
@@ -27,8 +27,10 @@ app.command("lr")(train.lr)
 app.command("eval")(evaluate.evaluate)
 app.command("data")(data.data)
 app.command("runs")(runs.runs)
+app.command("publish")(publish.publish)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce_)
+app.command("cells-table")(cells.table)
 
 
 def _version(shown: bool) -> None:

@@ -75,10 +75,13 @@ class Augment:
 
     def _deformed(self, images: Tensor, masks: Tensor | None, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """Displace every pixel by a smooth field; masks take the nearest label."""
-        field = self.displacement(rows, images.size(2), images.size(3)).to(images.dtype)
-        size = torch.tensor([images.size(3), images.size(2)], device=images.device, dtype=images.dtype)
-        theta = torch.eye(2, 3, device=images.device, dtype=images.dtype).expand(len(images), 2, 3)
-        grid = F.affine_grid(theta, list(images.shape), align_corners=False) + 2 * field / size
+        height, width = images.shape[2:]
+        field = self.displacement(rows, height, width).to(images.dtype)
+        # Nothing comes from the host, so that a CUDA graph can hold it; and no affine_grid, a product of matrices that
+        # TF32 would round to a quarter of a pixel.
+        x = (torch.arange(width, device=field.device) + field[..., 0]) * (2 / width) + (1 / width - 1)
+        y = (torch.arange(height, device=field.device)[:, None] + field[..., 1]) * (2 / height) + (1 / height - 1)
+        grid = torch.stack([x, y], -1)
         options: dict[str, Any] = {"padding_mode": "reflection", "align_corners": False}
         images = F.grid_sample(images, grid, "bilinear", **options)
         if masks is not None:

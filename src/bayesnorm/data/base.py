@@ -24,20 +24,24 @@ class Split:
     Arguments:
         images: ``(N, C, H, W)``, uint8 or floating point.
         targets: int64, one class per image ``(N,)`` or per pixel ``(N, H, W)``, where ``IGNORE`` does not count.
+        objects: number of the object at each pixel ``(N, H, W)``, 0 where there is none, for measures that count
+            objects; None where they are not known. Nothing is trained on them.
     """
 
     images: Tensor
     targets: Tensor
+    objects: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: Tensor | slice) -> Split:
-        return Split(self.images[index], self.targets[index])
+        return Split(self.images[index], self.targets[index], None if self.objects is None else self.objects[index])
 
     def to(self, device: torch.device | str) -> Split:
         """The same on another device."""
-        return Split(self.images.to(device), self.targets.to(device))
+        objects = None if self.objects is None else self.objects.to(device)
+        return Split(self.images.to(device), self.targets.to(device), objects)
 
 
 IGNORE = -100
@@ -76,6 +80,11 @@ class Data:
         return self.train.targets.dim() > 1
 
     @property
+    def has_test(self) -> bool:
+        """Whether there are test samples of their own; else ``test`` is ``val``."""
+        return self.test is not self.val
+
+    @property
     def image_size(self) -> tuple[int, ...]:
         """``(C, H, W)`` of one image."""
         return tuple(self.train.images.shape[1:])
@@ -87,11 +96,12 @@ class Data:
 
     def to(self, device: torch.device | str) -> Data:
         """The same on another device."""
+        val = self.val.to(device)
         return replace(
             self,
             train=self.train.to(device),
-            val=self.val.to(device),
-            test=self.test.to(device),
+            val=val,
+            test=self.test.to(device) if self.has_test else val,
             mean=self.mean.to(device),
             std=self.std.to(device),
         )
@@ -159,6 +169,8 @@ def _check(where: str, split: Split, classes: int, size: tuple[int, ...]) -> Non
             f"{where}: targets must be int64 of shape (N,) or (N, H, W), got {targets.dtype} {tuple(targets.shape)} "
             f"for images {tuple(images.shape)}"
         )
+    if split.objects is not None and split.objects.shape != images.shape[:1] + images.shape[2:]:
+        raise DataError(f"{where}: objects of shape {tuple(split.objects.shape)} for images {tuple(images.shape)}")
     counted = targets[targets != IGNORE]
     if counted.numel() == 0:
         raise DataError(f"{where}: no target counts")

@@ -111,9 +111,19 @@ def _frames(
                 raise DataError(f"{mask}: a mask without its frame {root / sequence / f't{number:03d}.tif'}")
             if suffix != "GT" or not _is_excluded(mask, sequence, number, exclude):
                 chosen.setdefault(number, mask)
+    if suffixes[-1] == "ST":
+        _require_all(root / sequence, images, chosen, folders[-1])
     if not chosen:
         raise DataError(f"{folders[0]}: no masks like man_seg002.tif for the frames of {root / sequence}")
     return [_Frame(sequence, images[number], chosen[number]) for number in sorted(chosen)]
+
+
+def _require_all(sequence: Path, images: dict[int, Path], chosen: dict[int, Path], folder: Path) -> None:
+    """Programs annotate every frame: one without a mask is a file that was lost."""
+    lost = next((number for number in images if number not in chosen), None)
+    if chosen and lost is not None:
+        mask = folder / f"man_seg{images[lost].stem.removeprefix('t')}.tif"
+        raise DataError(f"{mask}: no such mask of {images[lost]}; add it, remove the frame, or choose masks 'expert'")
 
 
 def _random(root: Path, frames: list[_Frame], seed: int) -> tuple[Split, Split]:
@@ -133,12 +143,13 @@ def _read(frames: list[_Frame]) -> Split:
     images = [_image(frame.image) for frame in frames]
     for frame, image in zip(frames, images, strict=True):
         _check_size(frame.image, image, images[0], frames[0].image)
-    targets = []
+    objects = []
     for frame, image in zip(frames, images, strict=True):
         mask = _mask(frame.mask)
         _check_size(frame.mask, mask, image, frame.image)
-        targets.append(mask)
-    return Split(torch.stack(images), torch.stack(targets))
+        objects.append(mask)
+    numbers = torch.stack(objects)
+    return Split(torch.stack(images), (numbers > 0).long(), numbers)
 
 
 def _image(path: Path) -> Tensor:
@@ -150,12 +161,12 @@ def _image(path: Path) -> Tensor:
 
 
 def _mask(path: Path) -> Tensor:
-    """int64 ``(H, W)``: 1 where there is a cell, whichever."""
+    """int32 ``(H, W)``: the number of the cell at each pixel, 0 where there is none."""
     image = read(path, ("TIFF",))
     if image.mode not in ("1", "L") and not image.mode.startswith("I"):
         raise DataError(f"{path}: a mask holds the number of a cell at each pixel, this is of mode {image.mode}")
     numbers = torch.frombuffer(bytearray(image.convert("I").tobytes()), dtype=torch.int32)
-    return (numbers.view(image.height, image.width) > 0).long()
+    return numbers.view(image.height, image.width)
 
 
 def _check_size(path: Path, pixels: Tensor, reference: Tensor, of: Path) -> None:

@@ -44,12 +44,17 @@ def images_of(
     last = count * (rank + 1) // world
     for first in range(count * rank // world, last, size):
         piece = split[first : min(first + size, last)]
-        purpose = _PURPOSE.get(part)
-        if purpose is not None and (part != "val" or data.augment_val):
+        if moves(data, part):
+            purpose = _PURPOSE[part]
             samples = torch.arange(first, first + len(piece), device=data.device)
             yield augmented(data, piece, stream.rows(seed, purpose, 0, samples))
         else:
             yield data.standardized(piece.images), piece.targets
+
+
+def moves(data: Data, part: str) -> bool:
+    """Whether :func:`images_of` augments the images of a split."""
+    return part == "train" or (part == "val" and data.augment_val)
 
 
 def training_images(data: Data, seed: int = 0, limit: int | None = None) -> Iterator[Tensor]:

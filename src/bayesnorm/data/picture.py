@@ -15,19 +15,61 @@ LARGEST = 128
 """Pixels of the longer side; larger images are reduced."""
 
 
-def pictures(data: Data, images: Tensor) -> list[str]:
+RARE = 0.002
+"""Share of the pixels of segmented images, which have little contrast, that may be shown as black, and as white."""
+HIGHLIGHT = (1.0, 0.32, 0.0)
+"""Colour of what is laid over an image: it is seen on every grey, by every kind of colour vision."""
+
+
+def pictures(data: Data, images: Tensor, largest: int = LARGEST) -> list[str]:
     """PNG files, in base64, of images ``(N, C, H, W)`` in the units of the data set: grey, or RGB for three channels.
 
-    Bytes are shown as they are; otherwise the range of the training images is that from black to white.
+    Arguments:
+        largest: pixels of the longer side; larger images are reduced.
     """
-    known = data.train.images
-    low, high = (0.0, 255.0) if known.dtype == torch.uint8 else [value.item() for value in known.aminmax()]
+    return [encoded(image, largest) for image in visible(data, images)]
+
+
+def visible(data: Data, images: Tensor) -> Tensor:
+    """Images ``(N, C, H, W)`` in the units of the data set as values between 0 and 1, ``(N, 1 or 3, H, W)``.
+
+    Bytes are shown as they are (microscopy: from the darkest to the brightest that is not rare); otherwise the range of
+    the training images is that from black to white.
+    """
+    low, high = _range(data)
     values = (images.float() - low) / max(high - low, 1e-12)
-    return [encoded(image) for image in (values if images.size(1) == 3 else values.mean(1, keepdim=True))]
+    return (values if images.size(1) == 3 else values.mean(1, keepdim=True)).clamp(0, 1)
 
 
-def encoded(image: Tensor) -> str:
-    """PNG file, in base64, of values ``(1 or 3, H, W)`` between 0 and 1.
+def _range(data: Data) -> tuple[float, float]:
+    """Values that are black and white."""
+    known = data.train.images
+    if known.dtype != torch.uint8:
+        low, high = known.aminmax()
+        return low.item(), high.item()
+    if not data.per_pixel:
+        return 0.0, 255.0
+    below = torch.bincount(known.flatten().cpu(), minlength=256).cumsum(0) / known.numel()
+    return float((below > RARE).nonzero()[0]), float((below >= 1 - RARE).nonzero()[0])
+
+
+def overlaid(image: Tensor, values: Tensor) -> Tensor:
+    """RGB ``(3, H, W)`` of an image, in grey, with values between 0 (nothing) and 1 (full colour) drawn over it.
+
+    Arguments:
+        image: values ``(1 or 3, H, W)`` between 0 and 1.
+        values: ``(H, W)``.
+
+    >>> overlaid(torch.full((1, 1, 2), 0.5), torch.tensor([[0.0, 1.0]])).flatten(1).T.tolist()[0]
+    [0.5, 0.5, 0.5]
+    """
+    share = values.clamp(0, 1).to(image)
+    colour = torch.tensor(HIGHLIGHT, device=image.device, dtype=image.dtype).view(3, 1, 1)
+    return image.mean(0, keepdim=True) * (1 - share) + colour * share
+
+
+def encoded(image: Tensor, largest: int = LARGEST) -> str:
+    """PNG file, in base64, of values ``(1 or 3, H, W)`` between 0 and 1, reduced to ``largest`` pixels a side.
 
     >>> encoded(torch.zeros(1, 4, 4))[:8]
     'iVBORw0K'
@@ -35,8 +77,8 @@ def encoded(image: Tensor) -> str:
     from PIL import Image
 
     longer = max(image.shape[1:])
-    if longer > LARGEST:
-        size = [max(1, round(side * LARGEST / longer)) for side in image.shape[1:]]
+    if longer > largest:
+        size = [max(1, round(side * largest / longer)) for side in image.shape[1:]]
         image = F.interpolate(image[None].float(), size, mode="area")[0]
     pixels = (255 * image.clamp(0, 1)).round().to(torch.uint8).permute(1, 2, 0).squeeze(2).cpu()
     buffer = io.BytesIO()

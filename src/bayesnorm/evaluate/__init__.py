@@ -40,6 +40,9 @@ from .scores import brier as brier
 from .scores import entropy as entropy
 from .scores import max_probability as max_probability
 from .scores import mutual_information as mutual_information
+from .segmentation import ObjectTally as ObjectTally
+from .segmentation import Overlap as Overlap
+from .segmentation import OverlapTally as OverlapTally
 from .selective import By as By
 from .selective import Curve as Curve
 from .selective import SelectiveTally as SelectiveTally

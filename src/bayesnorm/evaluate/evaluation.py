@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from .._posterior import posterior
 from .._predict import Prediction, predict
 from ..data.base import Data
-from ..data.passes import images_of
-from .panel import NAMES, Judgement, Measures, Predicted, judge
+from ..data.passes import images_of, moves
+from .panel import NAMES, OF_PIXELS, Judgement, Measures, Predicted, judge
 from .selective import Curve
 
 POINTS = 200
@@ -39,26 +39,29 @@ def evaluate(
         samples: most draws; of more than 10, 10 are reported too. A network that draws nothing has a single pass only.
         seed: of the augmentation of validation images.
         progress: called with the number of images after each piece, of every way and of both splits.
-        calibrate: fit a temperature on the validation split, for the calibrated figures.
+        calibrate: fit a temperature on the validation split, for the calibrated figures; not done where that is the
+            one which is judged.
     """
+    judges_val = part == "val" or (part == "test" and not data.has_test)
 
     def pieces(way: str, name: str) -> Iterator[Predicted]:
-        done = 0
+        done, known = 0, None if moves(data, name) else data.part(name).objects
         for images, targets in images_of(data, name, seed):
             found = predicted_by(way, net, images, done)
-            yield found.log_probs, found.mutual_info if way != "single" else None, targets
+            objects = None if known is None else known[done : done + len(images)]
+            yield found.log_probs, found.mutual_info if way != "single" else None, targets, objects
             done += len(images)
             progress(len(images))
 
-    return {way: judge(partial(pieces, way), part, calibrate) for way in ways(net, data, samples)}
+    return {way: judge(partial(pieces, way), part, calibrate and not judges_val) for way in ways(net, data, samples)}
 
 
 def ways(net: nn.Module, data: Data, samples: int) -> list[str]:
-    """Ways of predicting that make sense for a network; moments carry outputs ``(N, classes)`` only."""
+    """Ways of predicting that make sense for a network."""
     if samples == 0 or not posterior(net):
         return ["single"]
     draws = [name_of(count) for count in sorted({min(10, samples), samples})]
-    return ["single", *(["moments"] if not data.per_pixel else []), *draws]
+    return ["single", "moments", *draws]
 
 
 def predicted_by(way: str, net: nn.Module, images: Tensor, first: int = 0) -> Prediction:
@@ -102,16 +105,17 @@ def as_json(judgements: dict[str, Judgement]) -> dict[str, Any]:
 
 
 def measures_as_json(measures: Measures) -> dict[str, float | None]:
-    """For a file; what is infinite is null."""
+    """For a file; what is infinite is null, and what is measured of pixels alone is left out elsewhere."""
     return {
         key: value if value is None or math.isfinite(value) else None
         for key, value in dataclasses.asdict(measures).items()
+        if value is not None or key not in OF_PIXELS
     }
 
 
 def measures_from_json(values: dict[str, Any]) -> Measures:
     """The measures that ``as_json`` wrote; an NLL of null is infinite, the calibrated one if there is a temperature."""
-    known: dict[str, Any] = {name: values[name] for name in NAMES}
+    known: dict[str, Any] = {name: values.get(name) if name in OF_PIXELS else values[name] for name in NAMES}
     for name in ("nll", "calibrated_nll") if known["temperature"] is not None else ("nll",):
         known[name] = math.inf if known[name] is None else known[name]
     return Measures(**known)

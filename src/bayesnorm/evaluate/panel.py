@@ -19,6 +19,7 @@ from .calibration import (
 )
 from .metrics import IGNORE, Tally
 from .scores import ScoreTally
+from .segmentation import ObjectTally, OverlapTally
 from .selective import By, Curve, SelectiveTally
 
 RISK = 0.01
@@ -26,9 +27,9 @@ RISK = 0.01
 FITTED = 1 << 21
 """Most targets to which a temperature is fitted; of more, every second, fourth, ... is taken."""
 
-Predicted = tuple[Tensor, Tensor | None, Tensor]
+Predicted = tuple[Tensor, Tensor | None, Tensor] | tuple[Tensor, Tensor | None, Tensor, Tensor | None]
 """A piece of a split: log-probabilities ``(N, classes, *space)``, mutual information ``(N, *space)`` if there are
-draws, targets ``(N, *space)``."""
+draws, targets ``(N, *space)``; and the numbers of the objects ``(N, H, W)``, where they are known."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,9 @@ class Measures:
         temperature: fitted on validation data; None on validation data itself, or if none can be fitted.
         calibrated_nll: NLL at that temperature.
         calibrated_ece: calibration error at that temperature.
+        iou: intersection over union of the foreground; None where a whole image has one class.
+        dice: Dice coefficient of the foreground, likewise.
+        seg: the Cell Tracking Challenge's SEG, where the objects are known.
     """
 
     count: int
@@ -68,9 +72,14 @@ class Measures:
     temperature: float | None = None
     calibrated_nll: float | None = None
     calibrated_ece: float | None = None
+    iou: float | None = None
+    dice: float | None = None
+    seg: float | None = None
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Measures))
+OF_PIXELS = ("iou", "dice", "seg")
+"""Measures of a segmentation alone."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +107,12 @@ class Panel:
         self._scores = ScoreTally(ignore_index)
         self._selective = {by: SelectiveTally(by, ignore_index=ignore_index) for by in By}
         self._mutual: Tensor | None = None
+        self._overlap: OverlapTally | None = None
+        self._objects: ObjectTally | None = None
 
-    def update(self, log_probs: Tensor, mutual_info: Tensor | None, targets: Tensor) -> None:
+    def update(
+        self, log_probs: Tensor, mutual_info: Tensor | None, targets: Tensor, objects: Tensor | None = None
+    ) -> None:
         """Add a piece, as in :data:`Predicted`."""
         self._plain.update(log_probs, targets)
         self._scores.update(log_probs, targets)
@@ -110,12 +123,25 @@ class Panel:
         if mutual_info is not None:
             kept = torch.where(targets != self.ignore_index, mutual_info, 0.0).sum(dtype=torch.float64)
             self._mutual = kept if self._mutual is None else self._mutual + kept
+        if log_probs.dim() > 2:
+            self._segment(log_probs, targets, objects)
+
+    def _segment(self, log_probs: Tensor, targets: Tensor, objects: Tensor | None) -> None:
+        """What is measured of pixels."""
+        predicted = log_probs.argmax(1)
+        if self._overlap is None:
+            self._overlap = OverlapTally(log_probs.size(1), self.ignore_index)
+        self._overlap.update(predicted, targets)
+        if objects is not None:
+            self._objects = self._objects or ObjectTally()
+            self._objects.update(predicted, objects)
 
     def judge(self) -> Judgement:
         """All figures so far; ValueError if no target counted."""
         plain, scores = self._plain.compute(), self._scores.compute()
         entropy, largest = (self._selective[by].curve() for by in By)
         scaled = self._scaled.compute() if self.temperature is not None else None
+        overlap = None if self._overlap is None else self._overlap.compute()
         measures = Measures(
             count=plain.count,
             accuracy=plain.accuracy,
@@ -132,6 +158,9 @@ class Panel:
             temperature=self.temperature,
             calibrated_nll=scaled and scaled.nll,
             calibrated_ece=scaled and scaled.ece,
+            iou=overlap and overlap.iou,
+            dice=overlap and overlap.dice,
+            seg=None if self._objects is None else self._objects.compute(),
         )
         return Judgement(measures, reliability_of(self._plain), entropy, largest)
 
@@ -164,7 +193,7 @@ def _thinned(pieces: Iterable[Predicted]) -> tuple[Tensor, Tensor]:
     rows: list[Tensor] = []
     classes: list[Tensor] = []
     apart, seen = 1, 0
-    for log_probs, _, targets in pieces:
+    for log_probs, _, targets, *_objects in pieces:
         kept = (targets != IGNORE).flatten().nonzero().squeeze(1)
         chosen = kept[-seen % apart :: apart]
         rows.append(log_probs.movedim(1, -1).flatten(0, -2)[chosen])

@@ -1,19 +1,28 @@
-"""Figure 9: the methods on the cell data. Trains five of them."""
+"""Figure 9: the methods on the cell data. Trains nine of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..report.drawing import legend, legend_rows, new_figure, styled
+from ..report.drawing import legend, legend_rows, look_of, new_figure, styled
+from ..train.methods import NORMS
 from .curves import curve_of, final, finish, lines
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .wanted import Wanted
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-METHODS = ("none", "batch", "weight+projection+bayes", "analytic+projection", "analytic+projection+bayes")
+METHODS = (
+    "none",
+    *("batch", "batch+projection"),
+    *(f"{norm}{more}" for norm in ("weight", "analytic") for more in ("", "+projection", "+projection+bayes")),
+)
+STYLES = (":", (0, (4, 2)), "-")
+"""Of a norm alone, with projection, and with projection and Bayesian scales."""
 
 
 def measure(lab: Lab) -> Measured:
@@ -29,14 +38,25 @@ def measure(lab: Lab) -> Measured:
     return {"numbers": numbers, "curves": curves}
 
 
+def _lines(axes: Axes, curves: dict[str, Any], name: str) -> list[Line2D]:
+    """A colour for each norm: nine of them could not be told apart."""
+    drawn = lines(axes, curves, name)
+    for method, line, shade in zip(curves, drawn, axes.collections, strict=True):
+        norm, *parts = method.split("+")
+        colour = look_of(NORMS.index(norm))["color"]
+        line.set(color=colour, linestyle=STYLES[len(parts)])
+        shade.set_facecolor(colour)
+    return drawn
+
+
 def draw(measured: Measured) -> Figure:
     """Left: validation loss, right: validation accuracy."""
     curves = measured["curves"]
     figure = new_figure(10.0, 4.0 + 0.28 * legend_rows(curves, 10.0))
     with styled():
         left, right = figure.subplots(1, 2)
-        handles = lines(left, curves, "val_nll")
-        lines(right, curves, "val_accuracy")
+        handles = _lines(left, curves, "val_nll")
+        _lines(right, curves, "val_accuracy")
         finish(left, "validation loss")
         finish(right, "validation accuracy")
         legend(figure, handles)

@@ -38,7 +38,8 @@ def training_curves(histories: Mapping[str, History]) -> Figure:
 
     Arguments:
         histories: for each method its records, one per epoch, with ``epoch``, ``train_nll``, ``train_eval_nll``,
-            ``val_nll`` and ``val_accuracy``. What is missing, None or not finite leaves a gap.
+            ``val_nll`` and ``val_accuracy``. What is None or not finite leaves a gap; over epochs that lack a quantity
+            its line goes on.
     """
     figure = new_figure(12.6, 4.1 + 0.28 * legend_rows(histories))
     with styled():
@@ -127,6 +128,7 @@ def lr_curve(trials: Sequence[Mapping[str, Any]], best: float) -> Figure:
 
 def _line(axes: Axes, number: int, history: History, key: str, name: str = "", **look: Any) -> Line2D:
     """One quantity of a history, with a few markers, for each method at other epochs: they do not cover each other."""
+    history = [record for record in history if key in record]
     epochs = [record["epoch"] for record in history]
     values = [(finite if key == "val_accuracy" else positive)(record.get(key)) for record in history]
     apart = max(1, len(history) // 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ....data.picture import HIGHLIGHT
 from ... import ways
 from ...summary import Summary
 from .. import looks
@@ -14,10 +15,19 @@ from ..numbers import number, show
 
 LEAD = (
     "Test images that the network is most and least certain of, by the entropy of its prediction. "
-    "Bars are the probabilities of the likeliest classes; a mistake is marked by a cross."
+    "Bars are the probabilities of the likeliest classes; a mistake is marked by a cross. "
+    "Of segmented images, uncertainty is drawn over the image in colour."
 )
 BARS = 5
-PARTS = {"image": "image", "truth": "truth", "predicted": "predicted", "uncertainty": "uncertainty"}
+PARTS = {
+    "image": "image",
+    "truth": "truth",
+    "predicted": "predicted",
+    "entropy_map": "entropy",
+    "mutual_info_map": "mutual information",
+}
+ENDS = ("rgb(128 128 128)", f"rgb({' '.join(str(round(255 * part)) for part in HIGHLIGHT)})")
+"""Of the colours of a map over a grey image: nothing, and full colour."""
 
 
 def examples(runs: Sequence[Summary]) -> Html:
@@ -40,6 +50,7 @@ def _panel(document: dict[str, Any]) -> Html:
     classes = [str(name) for name in document.get("classes") or []]
     return tag(
         "div",
+        _key(document.get("tops")),
         [
             (
                 tag("h3", f"{title}{by}"),
@@ -48,6 +59,22 @@ def _panel(document: dict[str, Any]) -> Html:
             for key, title in (("uncertain", "Least certain"), ("certain", "Most certain"))
         ],
     )
+
+
+def _key(tops: Any) -> Html | None:
+    """What the colours over the images mean, a bar for each kind of map."""
+    names = {"entropy": "entropy", "mutual_info": "mutual information"}
+    known = [
+        (names[name], top, " or more" if name == "mutual_info" else "")
+        for name, value in (tops or {}).items()
+        if name in names and (top := number(value))
+    ]
+    bar = tag("span", class_="ramp", style=f"background:linear-gradient(to right,{ENDS[0]},{ENDS[1]})")
+    rows = [
+        tag("div", tag("dt", name), tag("dd", "0", bar, f"{_nats(top)} nats{more}", class_="ends"))
+        for name, top, more in known
+    ]
+    return tag("dl", rows, class_="ramps") if rows else None
 
 
 def _card(entry: dict[str, Any], classes: Sequence[str]) -> Html:
@@ -62,7 +89,7 @@ def _picture(content: Any, alt: str) -> Html:
 
 
 def _maps(entry: dict[str, Any]) -> Html:
-    """Image, truth, prediction and uncertainty of a segmented image."""
+    """Image, truth, prediction and, over the image, the uncertainty of a segmented image."""
     shown = [(part, label) for part, label in PARTS.items() if entry.get(part)]
     index = entry.get("index")
     return tag(

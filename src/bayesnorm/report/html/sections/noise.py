@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
+from ....train.events import Record, measured
 from ...summary import Summary
 from .. import heat, looks
 from ..chart import Book
@@ -38,7 +39,8 @@ def channels(run: Summary) -> Layers:
     document = run.evaluation or {}
     if document.get("channels"):
         return {layer: _sorted(values) for layer, values in document["channels"].items() if finite(values)}
-    means = document.get("sigma_over_s") or (run.history[-1].get("sigma_over_s") if run.history else None) or {}
+    last: Record = next(reversed(measured(run.history)), {})
+    means = document.get("sigma_over_s") or last.get("sigma_over_s") or {}
     return {layer: [(value, -1)] for layer, mean in means.items() if (value := number(mean)) is not None}
 
 

@@ -55,6 +55,9 @@ MAIN = (
     Column(
         "coverage_at_1", "cov. at 1 %", "share of images that can be kept at an error of 1 %, by entropy", 1, 1, True
     ),
+    Column("iou", "IoU", "intersection over union of the foreground's pixels, true and predicted", 1),
+    Column("dice", "Dice", "twice the intersection over the sum of true and predicted foreground", 1),
+    Column("seg", "SEG", "mean Jaccard index of true objects with the predicted ones that cover most of them", 1),
 )
 MORE = (
     Column("count", "images", "how many were predicted", 0, 0),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ....train.events import measured
 from ...summary import Summary
 from .. import looks
 from ..figure import boxed, folded, note, section, table
@@ -27,7 +28,7 @@ def overview(runs: Sequence[Summary]) -> Html:
     words, numbers = ("run", "method", "data", "state"), ("epochs", "learning rate", "val. accuracy", "val. NLL")
     head = [tag("th", name, scope="col") for name in words]
     heads = [tag("th", name, scope="col", class_="number") for name in numbers]
-    lead = "What was trained, and how far; validation figures are those of the last epoch, in a single pass."
+    lead = "What was trained, and how far; validation figures are the last, in a single pass."
     content = boxed("The runs", tag("thead", tag("tr", head, heads)), tag("tbody", body), class_="sortable")
     return section("runs", "Runs", lead, content)
 
@@ -38,7 +39,7 @@ def state(run: Summary) -> str:
 
 
 def _numbers(run: Summary) -> list[str]:
-    last = run.history[-1] if run.history else {}
+    last = next(reversed(measured(run.history)), {})
     rate = number((run.result or {}).get("lr")) or number(run.config.get("lr"))
     loss = number(last.get("val_nll"))
     return [

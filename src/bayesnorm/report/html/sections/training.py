@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....train.events import measured
 from ...summary import Summary
 from ..chart import POINTS, Book, Chart, Line, thinned
 from ..figure import figure, grid, left_out, note, section
@@ -38,10 +39,18 @@ def training(runs: Sequence[Summary], book: Book) -> Html:
 
 
 def shown_epochs(runs: Sequence[Summary]) -> list[float]:
-    """Epochs at which every curve is drawn: all, or some of them with the first and the last of each run."""
+    """Epochs at which every curve is drawn: all, or some of them with the first and the last of each run.
+
+    Of many, those that were evaluated in every run that was under way, if there are such.
+    """
     known = sorted({record["epoch"] for run in runs for record in run.history})
     ends = {run.history[place]["epoch"] for run in runs if run.history for place in (0, -1)}
     room = max(2, POINTS - len(ends))
+    if len(known) > room:
+        judged = [{record["epoch"] for record in measured(run.history)} or set(known) for run in runs if run.history]
+        known = [
+            epoch for epoch in known if all(epoch in of or not min(of) <= epoch <= max(of) for of in judged)
+        ] or known
     return [float(epoch) for epoch in sorted(ends | {known[index] for index in thinned(len(known), room)})]
 
 
@@ -53,11 +62,14 @@ def has(runs: Sequence[Summary], key: str) -> bool:
 def curves(
     runs: Sequence[Summary], epochs: Sequence[float], key: str, note: str = "", dashed: bool = False
 ) -> list[Line]:
-    """A curve for each run that measured a quantity; epochs where it was not finite are gaps."""
+    """A curve for each run that measured a quantity; epochs where it was not finite are gaps.
+
+    Over epochs that were not evaluated the curve goes on.
+    """
     found = []
     kept = set(epochs)
     for index, run in enumerate(runs):
-        points = {float(r["epoch"]): number(r.get(key)) for r in run.history if r["epoch"] in kept}
+        points = {float(r["epoch"]): number(r.get(key)) for r in run.history if r["epoch"] in kept and key in r}
         if any(value is not None for value in points.values()):
             found.append(Line(index, list(points), list(points.values()), note, dashed))
     return found

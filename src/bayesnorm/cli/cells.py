@@ -1,0 +1,73 @@
+"""``bayesnorm cells-table``."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..paper.cells_table import cells_table
+from ..report.drawing import replace
+from .options import Debug
+from .tables import console, new_table
+
+SHOWN = {
+    "nll": ("NLL", "{:.4f}"),
+    "nll_mc30": ("MC-30", "{:.4f}"),
+    "accuracy": ("accuracy", "{:.2%}"),
+    "iou": ("IoU", "{:.3f}"),
+    "seg": ("SEG", "{:.3f}"),
+}
+
+
+def table(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs on the cells.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file.")] = Path("results/cells/table.json"),
+    debug: Debug = False,
+) -> None:
+    """Runs on the cells as one table: a row per method, a number per split, paired tests against the paper's best."""
+    document = cells_table(runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace(out, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
+    screen = console()
+    screen.print(_rows(document["rows"]))
+    if document["comparisons"]:
+        screen.print(_comparisons(document["comparisons"]))
+    screen.print(str(out), highlight=False, soft_wrap=True)
+
+
+def _rows(rows: Sequence[dict[str, Any]]) -> Table:
+    """Mean over the splits, with the std where there are several."""
+    made = new_table("validation frames, mean and std over splits")
+    for name in ("method", "splits", "epochs", *[title for title, _ in SHOWN.values()]):
+        made.add_column(name, justify="left" if name in ("method", "splits") else "right", no_wrap=True)
+    for row in rows:
+        splits = ",".join(str(split) for split in row["splits"])
+        made.add_row(
+            row["method"], splits, str(row["epochs"]), *[_mean(row[k], form) for k, (_, form) in SHOWN.items()]
+        )
+    return made
+
+
+def _mean(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    spread = f" ± {form.format(statistics.stdev(known))}" if len(known) > 1 else ""
+    return f"{form.format(statistics.fmean(known))}{spread}"
+
+
+def _comparisons(rows: Sequence[dict[str, Any]]) -> Table:
+    made = new_table(f"NLL of {rows[0]['method']} minus that of others, paired over splits")
+    for name in ("than", "by", "splits", "epochs", "difference", "p"):
+        made.add_column(name, no_wrap=True)
+    for row in rows:
+        p = "-" if row["p"] is None else f"{row['p']:.3g}"
+        splits = ",".join(str(split) for split in row["splits"])
+        made.add_row(row["than"], row["by"], splits, str(row["epochs"]), f"{row['difference']:+.4f}", p)
+    return made

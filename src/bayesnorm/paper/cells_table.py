@@ -1,0 +1,160 @@
+"""The table of the cell segmentation, from the folders of finished runs: a row per method, a number per split."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError
+from ..train.documents import stored_evaluation
+from ..train.methods import method_name
+from ..train.run_folder import RunFolder, settings_digest
+
+Row = dict[str, Any]
+
+BEST = "analytic+projection+bayes"
+"""What the paper finds to be the best: the others are compared with it."""
+COLUMNS = {
+    "nll": ("single", "nll"),
+    "nll_mc10": ("mc10", "nll"),
+    "nll_mc30": ("mc30", "nll"),
+    "accuracy": ("single", "accuracy"),
+    "accuracy_mc30": ("mc30", "accuracy"),
+    "iou": ("single", "iou"),
+    "iou_mc30": ("mc30", "iou"),
+    "dice": ("single", "dice"),
+    "seg": ("single", "seg"),
+    "seg_mc30": ("mc30", "seg"),
+    "ece": ("single", "ece"),
+    "ece_mc30": ("mc30", "ece"),
+    "aurc": ("single", "aurc"),
+}
+"""Numbers of a run: way of predicting and measure in its evaluation; null where it was not made."""
+MODEL = ("model", "width", "activation", "masks")
+TRAINING = ("epochs", "batch", "precision")
+"""Settings of recipe and training that runs of one row have in common."""
+
+
+def cells_table(paths: Sequence[Path]) -> dict[str, Any]:
+    """``{"rows": [...], "comparisons": [...], "diverged": [...]}`` of evaluated runs on the cells.
+
+    A row has the method, what else its runs have in common, and a list with a number per split for every measure;
+    ``splits`` are the seeds of random splits, or ``"01-02"``. All figures are of the validation frames, as there are no
+    others. A comparison is ``difference``, the mean over common splits of the NLL of ``method`` minus that of ``than``,
+    with the two-sided p value of the paired t test: of single passes, and of what each predicts best with (30 draws, if
+    it has any).
+    """
+    found: dict[tuple[Any, ...], Row] = {}
+    diverged = []
+    for path in paths:
+        folder = RunFolder(path)
+        about = folder.about()
+        if (about["recipe"] or {}).get("data") != "cells":
+            raise RunError(f"{path}: not a run on the cells; leave it out")
+        result = folder.result() or {}
+        if result.get("state") == "diverged":
+            diverged.append({**_shared(about), "split": _split(about), "message": result["message"]})
+            continue
+        if result.get("state") != "finished":
+            raise RunError(f"{path}: not finished; `bayesnorm train --out {path} --resume` goes on")
+        _enter(found, about, result, stored_evaluation(folder, "test")["metrics"], path)
+    rows = [_sorted(row) for row in found.values()]
+    return {"rows": rows, "comparisons": _comparisons(rows), "diverged": diverged}
+
+
+def _shared(about: Mapping[str, Any]) -> Row:
+    """What the runs of a row have in common."""
+    recipe, config = about["recipe"], about["config"]
+    common = {name: recipe.get(name) for name in MODEL} | {name: config[name] for name in TRAINING}
+    clean = recipe["cell_split"] != "random"
+    return {
+        "method": method_name(recipe["norm"], recipe["scale"], config["project"]),
+        "split_kind": recipe["cell_split"] if clean else "random",
+        **common,
+    }
+
+
+def _split(about: Mapping[str, Any]) -> int | str:
+    recipe = about["recipe"]
+    return int(recipe["split_seed"]) if recipe["cell_split"] == "random" else str(recipe["cell_split"])
+
+
+def _enter(
+    found: dict[tuple[Any, ...], Row],
+    about: Mapping[str, Any],
+    result: Mapping[str, Any],
+    metrics: Mapping[str, Mapping[str, Any]],
+    path: Path,
+) -> None:
+    """Add a run to its row."""
+    shared, split = _shared(about), _split(about)
+    empty: Row = {
+        name: []
+        for name in ("splits", "seeds", "lr", *COLUMNS, "minutes", "config_digests", "state_digests", "commands")
+    }
+    row = found.setdefault(tuple(shared.values()), {**shared, **empty})
+    if split in row["splits"]:
+        raise RunError(f"{path}: a second run of {shared['method']} on split {split}; name one of them")
+    new = {name: metrics.get(way, {}).get(measure) for name, (way, measure) in COLUMNS.items()}
+    new |= {"splits": split, "seeds": about["config"]["seed"], "lr": result["lr"]}
+    new |= {"config_digests": settings_digest(dict(about)), "state_digests": result["digest"]}
+    new["minutes"] = RunFolder(path).seconds() / 60
+    new["commands"] = shlex.join(["bayesnorm", *(about["environment"].get("command") or [])[1:]])
+    for name, value in new.items():
+        row[name].append(value)
+
+
+def _sorted(row: Row) -> Row:
+    """Its splits in order."""
+    order = sorted(range(len(row["splits"])), key=lambda index: row["splits"][index])
+    return {name: [v[index] for index in order] if isinstance(v, list) else v for name, v in row.items()}
+
+
+def _comparisons(rows: Sequence[Row]) -> list[Row]:
+    """The best method of the paper against each other one that was trained alike."""
+    found = []
+    for mine in (row for row in rows if row["method"] == BEST):
+        for other in rows:
+            alike = all(mine[name] == other[name] for name in ("split_kind", *MODEL, *TRAINING))
+            if alike and other is not mine:
+                found += [_compared(mine, other, kind) for kind in ("single", "best")]
+    return [row for row in found if row["splits"]]
+
+
+def _compared(mine: Row, other: Row, kind: str) -> Row:
+    ours, theirs = (_losses(row, kind) for row in (mine, other))
+    splits = [split for split in ours if split in theirs]
+    differences = [ours[split] - theirs[split] for split in splits]
+    return {
+        "method": mine["method"],
+        "than": other["method"],
+        "split_kind": mine["split_kind"],
+        "epochs": mine["epochs"],
+        "by": kind,
+        "splits": splits,
+        "difference": statistics.fmean(differences) if differences else None,
+        "p": paired_p(differences),
+    }
+
+
+def _losses(row: Row, kind: str) -> dict[Any, float]:
+    """NLL by split; that of the draws where there are any and they are asked for."""
+    drawn = kind == "best" and all(value is not None for value in row["nll_mc30"])
+    values = zip(row["splits"], row["nll_mc30" if drawn else "nll"], strict=True)
+    return {split: value for split, value in values if value is not None}
+
+
+def paired_p(differences: Sequence[float]) -> float | None:
+    """Two-sided p value of the paired t test; None for fewer than two differences, or none that differ.
+
+    >>> round(paired_p([-0.1, -0.12, -0.08]), 4)
+    0.0131
+    """
+    if len(differences) < 2 or statistics.pstdev(differences) == 0:
+        return None
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(differences, 0.0).pvalue)

@@ -1,0 +1,148 @@
+"""The cell segmentation from end to end on drawn cells: trained, evaluated, tabulated and shown, in seconds."""
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drawn_cells import draw_cells
+from scipy.stats import ttest_rel
+
+from bayesnorm.cli import main
+from bayesnorm.errors import RunError
+from bayesnorm.paper.cells_table import BEST, cells_table, paired_p
+from bayesnorm.train.methods import settings_of
+from bayesnorm.train.run_folder import RunFolder
+
+METHODS = ("batch+projection", BEST)
+SPLITS = (0, 1, 2)
+Document = dict[str, Any]
+
+
+def train(cells: Path, out: Path, method: str, *more: object) -> int:
+    settings = settings_of(method)
+    chosen = ["--norm", settings["norm"], "--scale", settings["scale"], "--project" if settings["project"] else ""]
+    words = ["train", "--data", "cells", "--dir", cells, *chosen, "--width", 0.125, "--lr", 0.003, "--out", out, *more]
+    return main([str(word) for word in words if word != ""])
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_cells(tmp_path_factory.mktemp("cells"), frames=3, side=32)
+
+
+@pytest.fixture(scope="module")
+def runs(cells: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods on three splits, and each on the clean split, two epochs of batches of one image."""
+    root = tmp_path_factory.mktemp("runs")
+    for method in METHODS:
+        for split in (*SPLITS, "01-02"):
+            chosen = ("--cell-split", split) if split == "01-02" else ("--split-seed", split)
+            assert train(cells, root / f"{method}-{split}", method, "--epochs", 2, "--batch", 1, *chosen) == 0
+    return root
+
+
+@pytest.fixture(scope="module")
+def document(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Document:
+    out = tmp_path_factory.mktemp("results") / "cells" / "table.json"
+    assert main(["cells-table", *(str(path) for path in sorted(runs.iterdir())), "-o", str(out)]) == 0
+    found: Document = json.loads(out.read_text())
+    return found
+
+
+def row_of(document: Document, method: str, kind: str = "random") -> Document:
+    (found,) = [row for row in document["rows"] if (row["method"], row["split_kind"]) == (method, kind)]
+    return dict(found)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_row_has_a_number_for_every_split(document: Document, runs: Path, method: str) -> None:
+    row = row_of(document, method)
+    assert (row["splits"], row["epochs"], row["batch"]) == ([0, 1, 2], 2, 1)
+    for index, split in enumerate(SPLITS):
+        folder = RunFolder(runs / f"{method}-{split}")
+        metrics = (folder.read("evaluation-test.json") or {})["metrics"]
+        for name in ("nll", "accuracy", "iou", "dice", "seg", "ece", "aurc"):
+            assert row[name][index] == metrics["single"][name]
+        for count in (10, 30):
+            assert row[f"nll_mc{count}"][index] == metrics.get(f"mc{count}", {}).get("nll")
+        assert row["state_digests"][index] == (folder.result() or {})["digest"]
+    assert (None in row["nll_mc30"]) == (method != BEST)
+    assert len(set(row["config_digests"])) == 3
+    assert all(word.startswith("bayesnorm ") for word in row["commands"])
+
+
+def test_the_clean_split_stands_apart(document: Document) -> None:
+    for method in METHODS:
+        row = row_of(document, method, "01-02")
+        assert row["splits"] == ["01-02"]
+        assert len(row["nll"]) == 1
+    assert len(document["rows"]) == 4
+
+
+def test_methods_are_compared_split_by_split(document: Document) -> None:
+    ours, theirs = row_of(document, BEST), row_of(document, "batch+projection")
+    random = {row["by"]: row for row in document["comparisons"] if row["split_kind"] == "random"}
+    for by, key in (("single", "nll"), ("best", "nll_mc30")):
+        found = random[by]
+        assert (found["method"], found["than"], found["splits"]) == (BEST, "batch+projection", [0, 1, 2])
+        means = statistics.fmean(ours[key]), statistics.fmean(theirs["nll"])
+        assert found["difference"] == pytest.approx(means[0] - means[1])
+        assert found["p"] == pytest.approx(ttest_rel(ours[key], theirs["nll"]).pvalue)
+    assert {row["p"] for row in document["comparisons"] if row["split_kind"] == "01-02"} == {None}
+
+
+def test_no_p_value_without_two_differences_that_differ() -> None:
+    assert paired_p([]) is paired_p([0.1]) is paired_p([0.1, 0.1]) is None
+
+
+def broken(change: Callable[[Path], None], source: Path, target: Path) -> Path:
+    target.mkdir()
+    for path in source.iterdir():
+        if path.is_file():
+            (target / path.name).write_bytes(path.read_bytes())
+    change(target)
+    return target
+
+
+def test_runs_that_do_not_belong_are_named(runs: Path, tmp_path: Path) -> None:
+    one = runs / f"{BEST}-0"
+    with pytest.raises(RunError, match="second run of analytic"):
+        cells_table([one, one])
+    unfinished = broken(lambda path: (path / "result.json").unlink(), one, tmp_path / "unfinished")
+    with pytest.raises(RunError, match=r"unfinished: not finished.*--resume"):
+        cells_table([unfinished])
+    unjudged = broken(lambda path: (path / "evaluation-test.json").unlink(), one, tmp_path / "unjudged")
+    with pytest.raises(RunError, match=r"bayesnorm eval .*unjudged"):
+        cells_table([unjudged])
+    with pytest.raises(RunError, match="nowhere"):
+        cells_table([tmp_path / "nowhere"])
+
+
+def test_the_report_shows_image_truth_prediction_and_uncertainty(runs: Path, cells: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert main(["report", str(runs / f"{BEST}-0"), "--samples", "4", "-o", str(page)]) == 0
+    text = page.read_text()
+    for part in ("image", "truth", "predicted", "entropy", "mutual information"):
+        assert f'alt="{part} of test image' in text
+    assert text.count('class="ramp"') == 2, "a key for each kind of map"
+    for name in ("IoU", "Dice", "SEG"):
+        assert f">{name}</th>" in text
+
+
+@pytest.mark.parametrize("options", [["--model", "unet"], ["--activation", "softplus", "--final-activation"]])
+def test_other_networks(cells: Path, tmp_path: Path, options: list[str]) -> None:
+    more = ["--epochs", 1, "--batch", 2, "--samples", 2, "--engine", "captured", *options]
+    assert train(cells, tmp_path / "run", BEST, *more) == 0
+    metrics = (RunFolder(tmp_path / "run").read("evaluation-test.json") or {})["metrics"]
+    assert 0 < metrics["mc2"]["nll"] < 5
+
+
+def test_a_unet_needs_images_that_its_stride_divides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = draw_cells(tmp_path / "cells", frames=2, sequences=("01",), side=40)
+    assert train(odd, tmp_path / "run", BEST, "--model", "unet", "--epochs", 1) == 1
+    error = capsys.readouterr().err
+    assert "40 x 40" in error
+    assert error.count("\n") == 1

@@ -97,9 +97,10 @@ def examples() -> dict[str, Any]:
 
 def segmented() -> dict[str, Any]:
     """Examples whose predictions are masks."""
-    maps = {part: png() for part in ("image", "truth", "predicted", "uncertainty")}
+    maps = {part: png() for part in ("image", "truth", "predicted", "entropy_map", "mutual_info_map")}
     entries = [{"index": i, **maps, "entropy": 0.1, "mutual_info": 0.01} for i in range(8)]
-    return {"way": "mc30", "certain": entries, "uncertain": entries, "classes": ["background", "cell"]}
+    told = {"way": "mc30", "classes": ["background", "cell"], "tops": {"entropy": 0.6931, "mutual_info": 0.0123}}
+    return {**told, "certain": entries, "uncertain": entries}
 
 
 def robustness() -> dict[str, Any]:

@@ -24,13 +24,16 @@ class DivergedError(BayesnormError):
 
 
 class StoppedError(BayesnormError):
-    """Stopped by a signal after a finished step; the run can be resumed.
+    """Stopped by a signal or a time limit after a finished step; the run can be resumed.
 
     Arguments:
-        signal: number of the signal; the exit code is 128 + that, as a shell reports it.
+        signal: number of the signal, of a time limit that of SIGTERM; the exit code is 128 + that, as a shell reports
+            it.
+        why: what stopped it, in words.
     """
 
-    def __init__(self, message: str, signal: int) -> None:
+    def __init__(self, message: str, signal: int, why: str | None = None) -> None:
         super().__init__(message)
         self.signal = signal
+        self.why = why or f"stopped by signal {signal}"
         self.exit_code = 128 + signal

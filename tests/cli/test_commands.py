@@ -16,6 +16,7 @@ import torch
 import bayesnorm
 from bayesnorm.cli import main
 from bayesnorm.cli import world as cli_world
+from bayesnorm.cli.runs import _scores as scores
 from bayesnorm.cli.world import choose_device, distributed
 from bayesnorm.train import load
 from bayesnorm.train import recipe as recipes
@@ -255,6 +256,12 @@ def test_runs_is_a_table(there, bayesnorm_):
     assert f"{history[-1]['val_nll']:.4f}" in text
     test = json.loads((there / "evaluation-test.json").read_text())["metrics"]
     assert f"{test['mc12']['nll']:.4f}" in text
+
+
+def test_runs_shows_the_last_validation_that_was_measured():
+    history = [{"epoch": 1, "val_accuracy": 0.5, "val_nll": 1.25}, {"epoch": 2}]
+    assert scores(history, None) == ["(val) 50.00 %", "(val) 1.2500", "-"]
+    assert scores(history[1:], None) == ["-", "-", "-"]
 
 
 def test_runs_of_a_network_that_draws_nothing_have_no_monte_carlo(there, bayesnorm_):

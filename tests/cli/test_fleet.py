@@ -47,6 +47,16 @@ def test_one_that_diverges_is_named_and_the_status_is_3(tmp_path, bayesnorm_):
     assert RunFolder(tmp_path / "good").result()["state"] == "finished"
 
 
+def test_a_time_limit_exits_143_and_resume_goes_on(tmp_path, bayesnorm_):
+    file = write(tmp_path / "fleet.json", [{"lr": 0.01, "out": "a"}, {"lr": 0.02, "out": "b"}])
+    status, _, err = bayesnorm_("train", "--fleet", file, *QUICK, "--stop-after", "0")
+    assert (status, err) == (143, "bayesnorm: stopped by the time limit after step 1: pass --resume to go on\n")
+    status, out, err = bayesnorm_("train", "--fleet", file, *QUICK, "--resume", "--stop-after", "100")
+    assert (status, err) == (0, "")
+    assert "a: 1 epochs of 6 steps, learning rate 0.01, from step 1" in out
+    assert all(RunFolder(tmp_path / name).result()["state"] == "finished" for name in ("a", "b"))
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [

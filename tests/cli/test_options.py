@@ -6,7 +6,7 @@ import typer
 
 from bayesnorm.cli import main
 from bayesnorm.cli.app import app
-from bayesnorm.cli.options import NAMES, with_settings
+from bayesnorm.cli.options import NAMES, read_settings, with_settings
 from bayesnorm.train.config import Config
 from bayesnorm.train.recipe import CHOICES, DEFAULTS, Recipe
 
@@ -150,3 +150,38 @@ def test_choices_are_those_of_the_recipe(name, given, capsys):
     assert main(["train", flag(name), "wrong"]) == 2
     message = capsys.readouterr().err
     assert all(choice is None or f"'{choice}'" in message for choice in CHOICES[name])
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        ([], {}),
+        (["padding=same", "kl_factor=2"], {"padding": "same", "kl_factor": 2.0}),
+        (["kl-factor = 0.5", "epochs=40"], {"kl_factor": 0.5, "epochs": 40}),
+        (["clip=none", "variance_step=none", "lr=auto"], {"clip": None, "variance_step": None, "lr": "auto"}),
+        (["lr=3e-3", "prior=log-uniform", "augment=no"], {"lr": 0.003, "prior": "log-uniform", "augment": False}),
+        (["per-layer-variance=yes", "cell_split=01-02"], {"per_layer_variance": True, "cell_split": "01-02"}),
+    ],
+)
+def test_settings_in_words(given, settings):
+    assert read_settings(given) == settings
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["epochs"], "--set epochs: give NAME=VALUE with a name of `bayesnorm train --help`, as in epochs=40"),
+        (["epoch=4"], "--set epoch=4: give NAME=VALUE with a name of `bayesnorm train --help`, as in epochs=40"),
+        (["epochs=4.5"], "--set epochs=4.5: give a whole number"),
+        (["epochs=none"], "--set epochs=none: give a whole number"),
+        (["clip=much"], "--set clip=much: give a number"),
+        (["padding=full"], "--set padding=full: choose valid, same"),
+        (["augment=maybe"], "--set augment=maybe: give yes or no"),
+        (["lr=fast"], "--lr fast: give a number or auto"),
+        (["epochs=4", "epochs=5"], "--set epochs=5: epochs is set twice; choose one"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_named_with_a_remedy(given, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        read_settings(given)
+    assert str(caught.value) == message

@@ -146,3 +146,23 @@ def test_the_terminal_is_restored_after_an_error():
     with pytest.raises(ZeroDivisionError), shown(console):
         raise ZeroDivisionError
     assert "\x1b[?25h" in console.file.getvalue(), "the cursor is back"
+
+
+def test_epochs_that_were_not_evaluated_show_the_last_validation_with_its_epoch():
+    def bare(epoch):
+        return {"epoch": epoch, "train_loss": 1.25}
+
+    events = [start(epochs=6), *[EpochEnded(NET, bare(i)) for i in (1, 2)], EpochEnded(NET, record(3))]
+    events += [*[EpochEnded(NET, bare(i)) for i in (4, 5)], EpochEnded(NET, record(6, None))]
+    assert output(events, False).splitlines()[1:] == [
+        "epoch 1/6 loss 1.2500",
+        "epoch 2/6 loss 1.2500",
+        "epoch 3/6 loss 1.5000 | val 87.50 %, NLL 0.2500",
+        "epoch 4/6 loss 1.2500 | val 87.50 %, NLL 0.2500 (epoch 3)",
+        "epoch 5/6 loss 1.2500 | val 87.50 %, NLL 0.2500 (epoch 3)",
+        "epoch 6/6 loss 1.5000 | val 87.50 %, NLL inf",
+    ]
+    live = output([*events[:5], Stepped(41, 1.0)], True)
+    assert "epoch 5/6 loss 1.0000 | val 87.50 %, NLL 0.2500 (epoch 3)" in live
+    many = [start(epochs=200), *[EpochEnded(NET, record(i) if i % 3 == 0 else bare(i)) for i in range(1, 201)]]
+    assert "epoch 200/200 loss 1.2500 | val 87.50 %, NLL 0.2500 (epoch 198)" in output(many, False)

@@ -13,6 +13,7 @@ from promises.runs import ENVIRONMENT
 
 from bayesnorm.cli import main
 from bayesnorm.paper import EXHIBITS, PRESETS, Preset
+from bayesnorm.train.run_folder import RunFolder
 
 TINY = Preset(
     "smoke",
@@ -75,6 +76,12 @@ def test_list_names_everything(reproduce: Call) -> None:
             "--preset short needs --cells-dir, the folder of cells; or choose --preset smoke",
         ),
         (["fig1", "--preset", "short", "--dir", "no"], "--dir no: there is no such folder; give that of cifar10"),
+        (["fig1", "--set", "epochs=0"], "epochs=0: must be a whole number of at least 1"),
+        (["fig1", "--set", "norm=batch"], "--set norm: preset and figures decide it; leave it out"),
+        (["fig1", "--set", "padding=no"], "--set padding=no: choose valid, same"),
+        (["fig1", "--seeds", "0,1"], "--seeds and --all-methods are for table1: name it too, or leave them out"),
+        (["table1", "--seeds", "0;1"], "--seeds 0;1: give whole numbers as in 0,1,2"),
+        (["table1", "--fleet", "--processes", "2"], "--fleet trains in this process: leave --processes out"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(reproduce: Call, args: list[str], message: str) -> None:
@@ -137,12 +144,12 @@ def test_a_run_of_other_settings_is_not_overwritten(reproduce: Call, monkeypatch
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """``python -m bayesnorm reproduce fig1`` in the background."""
+def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``python -m bayesnorm reproduce`` in the background."""
     processes: list[subprocess.Popen[str]] = []
 
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "bayesnorm", "reproduce", *FIG1, "--out", str(tmp_path / "stopped")]
+    def start(*args: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "bayesnorm", "reproduce", *args, "--out", str(tmp_path / "stopped")]
         pipe = subprocess.PIPE
         processes.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT))
         return processes[-1]
@@ -153,19 +160,24 @@ def started(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
         process.communicate()
 
 
+FLEET = ("fig1", "--fleet", "--device", "cpu")
+
+
+@pytest.mark.parametrize(("args", "who"), [(FIG1, "digits-none-seed0: "), (FLEET, "")], ids=["alone", "fleet"])
 def test_sigterm_while_training_exits_143_and_the_same_command_goes_on(
-    started: Callable[[], subprocess.Popen[str]], tmp_path: Path
+    started: Callable[..., subprocess.Popen[str]], tmp_path: Path, args: tuple[str, ...], who: str
 ) -> None:
-    process = started()
+    process = started(*args)
     assert process.stdout
     assert any("epoch 1/4" in line for line in process.stdout)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
-    message = "bayesnorm: digits-none-seed0: stopped by signal 15: the same command goes on\n"
+    message = f"bayesnorm: {who}stopped by signal 15: the same command goes on\n"
     assert (process.returncode, err) == (143, message)
     assert [path.name for path in (tmp_path / "stopped").iterdir()] == ["runs"]
-    assert [path.name for path in (tmp_path / "stopped/runs").iterdir()] == ["digits-none-seed0"]
-    process = started()
+    begun = {path.name for path in (tmp_path / "stopped/runs").iterdir()}
+    assert begun == {"digits-none-seed0", *(["digits-batch-seed0"] if args == FLEET else [])}
+    process = started(*args)
     _, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
     events = (tmp_path / "stopped/runs/digits-none-seed0/events.jsonl").read_text().splitlines()
@@ -187,3 +199,80 @@ def test_figures_whose_runs_diverged_are_named_and_the_others_made(
     assert "fig1 could not be made" in err
     assert not (tmp_path / "paper-smoke" / "fig1.json").exists()
     assert (tmp_path / "paper-smoke" / "fig2.json").exists()
+
+
+ROWS = Preset(
+    "smoke",
+    "one epoch of a network of a few channels",
+    images={"data": "digits", "epochs": 1, "width": 0.02, "batch": 512, "train_eval": 0},
+    cells={"data": "strokes"},
+    lr={"none": 0.01, "batch": 0.02, "weight": 0.005, "analytic": 0.01},
+    noise_batches=4,
+)
+METHODS = [
+    *("none", "batch", "batch+projection"),
+    *(f"{norm}{suffix}" for norm in ("weight", "analytic") for suffix in ("", "+projection", "+projection+noise")),
+]
+
+
+def test_the_table_has_a_row_of_every_method_and_seed(reproduce: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First the five, then all eleven, then another seed of the five."""
+    monkeypatch.setitem(PRESETS, "smoke", ROWS)
+
+    def rows(*args: str) -> dict[str, list[int]]:
+        status, _, err = reproduce("table1", "--fleet", "--device", "cpu", *args)
+        assert (status, err) == (0, "")
+        found = json.loads(Path("paper-smoke/table1.json").read_text())["rows"]
+        return {row["method"]: row["seeds"] for row in found}
+
+    five = {"none", "batch", "batch+projection", "weight+projection+bayes", "analytic+projection+bayes"}
+    assert rows() == {method: [0] for method in five}
+    assert rows("--all-methods") == {method: [0] for method in (*five, *METHODS)}
+    again = rows("--seeds", "0,1")
+    assert again == {method: [0, 1] if method in five else [0] for method in (*five, *METHODS)}
+
+
+def test_settings_of_ones_own_do_not_collide(reproduce: Call) -> None:
+    for more in ((), ("--set", "kl_factor=2", "--set", "momentum=0.8"), ("--set", "checkpoint-steps=5")):
+        status, out, err = reproduce(*FIG1, *more)
+        assert (status, err) == (0, "")
+    assert "epoch 1/1" not in out, "nothing that changes a result was set"
+    folder, tag = Path("paper-smoke"), "kl_factor=2,momentum=0.8"
+    assert {path.name for path in folder.iterdir()} == {"fig1.svg", "fig1.png", "fig1.json", "runs", tag}
+    assert {path.name for path in (folder / "runs").iterdir()} == {
+        f"digits-{method}{special}-seed0" for method in ("none", "batch") for special in ("", f"-{tag}")
+    }
+    documents = [json.loads((place / "fig1.json").read_text()) for place in (folder, folder / tag)]
+    assert [document["set"] for document in documents] == [
+        {"checkpoint_steps": 5},
+        {"kl_factor": 2.0, "momentum": 0.8},
+    ]
+
+
+@pytest.mark.parametrize("how", [("--fleet",), ("--processes", "1"), ("--processes", "2")])
+def test_a_time_limit_exits_143_and_the_same_command_goes_on(reproduce: Call, how: tuple[str, ...]) -> None:
+    args = ("fig1", "--device", "cpu", "--preset", "smoke", "--set", "epochs=2", *how)
+    status, _, err = reproduce(*args, "--stop-after", "0")
+    assert status == 143
+    assert err.endswith("stopped by the time limit: the same command goes on\n")
+    assert err.count("\n") == 1
+    status, out, err = reproduce(*args, "--stop-after", "100")
+    assert (status, err) == (0, "")
+    assert "from step 1" in out or how == ("--processes", "2"), "there it may have stopped before its first step"
+    assert Path("paper-smoke/epochs=2/fig1.json").exists()
+
+
+def test_a_seed_that_diverges_is_named_and_the_table_made(
+    reproduce: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(PRESETS, "smoke", dataclasses.replace(ROWS, lr={**ROWS.lr, "none": 1e-2}))
+    assert reproduce("table1", "--fleet", "--device", "cpu")[0] == 0
+    folder = RunFolder(tmp_path / "paper-smoke/runs/digits-none-seed1")
+    folder.path.mkdir()
+    folder.finish({"state": "diverged", "message": "diverged at step 3", "step": 3, "lr": 0.01})
+    status, out, err = reproduce("table1", "--fleet", "--device", "cpu", "--seeds", "0,1")
+    assert (status, "written: " in out) == (3, True)
+    assert err == "bayesnorm: digits-none-seed1 diverged and is not in the table; delete its folder to try again\n"
+    found = json.loads(Path("paper-smoke/table1.json").read_text())
+    assert found["diverged"] == {"digits-none-seed1": "diverged at step 3"}
+    assert [row["seeds"] for row in found["rows"]] == [[0], *[[0, 1]] * 4]

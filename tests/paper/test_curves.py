@@ -15,6 +15,7 @@ from bayesnorm.paper.curves import (
     final_std,
     finish,
     lines,
+    points,
     running,
     triangles,
     window_of,
@@ -159,3 +160,29 @@ def test_without_data_the_axes_say_so() -> None:
     lines(place, {"empty": curve(0)}, "val_nll")
     finish(place, "validation loss")
     assert [text.get_text() for text in place.texts] == ["no data"]
+
+
+def test_over_epochs_that_were_not_evaluated_a_curve_goes_on() -> None:
+    """As if there were no others; the window counts what was measured."""
+    whole, every = curve(), (2, 5, 8)
+    sparse = {name: [v if i in every else None for i, v in enumerate(values)] for name, values in whole.items()}
+    sparse |= {name: whole[name] for name in ("epoch", "train_nll")}
+    short = {name: [whole[name][i] for i in every] for name in QUANTITIES}
+    for name in ("val_nll", "val_accuracy", "train_eval_nll"):
+        assert points(sparse, name) == ([3.0, 6.0, 9.0], short[name])
+        assert (final(sparse, name), final_std(sparse, name)) == (final(short, name), final_std(short, name))
+    assert points(sparse, "train_nll") == ([float(i) for i in range(1, 10)], LOSS)
+    place = axes()
+    (line,) = lines(place, {"only": sparse}, "val_accuracy")
+    (still,) = dashed(place, {"only": sparse}, ["only"])
+    (marks,) = triangles(place, {"only": sparse}, ["only"])
+    for drawn, name in ((line, "val_accuracy"), (still, "train_eval_nll"), (marks, "train_eval_nll")):
+        assert list(drawn.get_xdata()) == [3, 6, 9]
+        assert list(drawn.get_ydata()) == pytest.approx(short[name])
+
+
+def test_an_evaluated_epoch_with_an_infinite_loss_is_a_gap() -> None:
+    place = axes()
+    (line,) = lines(place, {"only": curve(4, val_nll=[1.0, None, 0.5, 0.25])}, "val_nll")
+    assert list(line.get_xdata()) == [1, 2, 3, 4]
+    assert math.isnan(list(line.get_ydata())[1])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ from bayesnorm.errors import DataError, DivergedError, RunError, StoppedError
 from bayesnorm.paper import PRESETS, Lab, Preset, Wanted
 from bayesnorm.paper import lab as lab_module
 from bayesnorm.paper.wanted import BATCH
+from bayesnorm.train import job as job_module
 
 TINY = Preset(
     "tiny",
@@ -146,7 +148,7 @@ def test_a_folder_of_another_preset_is_not_mixed_up_with_this(tmp_path: Path) ->
 
 
 def test_stopped_it_says_that_the_same_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(job: Any, emit: Any) -> None:
+    def stopped(job: Any, emit: Any, stop_at: float | None) -> None:
         raise StoppedError("stopped by signal 2 after step 3: pass --resume to go on", 2)
 
     monkeypatch.setattr(lab_module, "complete", stopped)
@@ -154,3 +156,127 @@ def test_stopped_it_says_that_the_same_command_goes_on(tmp_path: Path, monkeypat
         Lab(tmp_path, TINY, Shown()).complete([BATCH])
     assert str(caught.value) == "digits-batch-seed0: stopped by signal 2: the same command goes on"
     assert (caught.value.signal, caught.value.exit_code) == (2, 130)
+
+
+# As a fleet in this process.
+
+ANALYTIC = Wanted("analytic+projection")
+
+
+def test_runs_of_a_level_are_one_fleet_and_each_is_what_it_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleets, fit_fleet = [], job_module.fit_fleet
+
+    def told(members: Any, **options: Any) -> Any:
+        fleets.append(list(members))
+        assert len({id(member.data) for member in members.values()}) == 1, "read once"
+        return fit_fleet(members, **options)
+
+    monkeypatch.setattr(job_module, "fit_fleet", told)
+    alone, together = Lab(tmp_path / "1", TINY, Shown()), Lab(tmp_path / "2", TINY, Shown(), fleet=True)
+    for lab in (alone, together):
+        lab.complete([OTHER, ANALYTIC])
+    assert fleets == [["digits-batch-seed0", "digits-analytic+projection-seed0"], ["digits-batch-seed1"]]
+    for run in (BATCH, OTHER, ANALYTIC):
+        results = [lab.folder(run).result() for lab in (alone, together)]
+        assert results[0] == results[1]
+        assert alone.test(run) == together.test(run)
+    Lab(tmp_path / "2", TINY, refused, fleet=True).complete([OTHER, ANALYTIC])
+
+
+def test_the_searches_of_a_fleet_are_those_of_its_members(tmp_path: Path) -> None:
+    searched = dataclasses.replace(TINY, lr={}, images={**TINY.images, "lr_trials": 3, "lr_epochs": 1})
+    alone, together = Lab(tmp_path / "1", searched, Shown()), Lab(tmp_path / "2", searched, Shown(), fleet=True)
+    for lab in (alone, together):
+        lab.complete([BATCH, ANALYTIC])
+    for run in (BATCH, ANALYTIC):
+        assert alone.folder(run).result() == together.folder(run).result()
+        assert alone.folder(run).read("lr_search.json") == together.folder(run).read("lr_search.json")
+
+
+def test_other_data_and_larger_normalization_batches_are_fleets_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = dataclasses.replace(
+        TINY, cells={"data": "strokes", "epochs": 1, "lr": 0.003, "width": 0.1, "train_eval": 0}
+    )
+    fleets, fit_fleet = [], job_module.fit_fleet
+
+    def told(members: Any, **options: Any) -> Any:
+        fleets.append(list(members))
+        return fit_fleet(members, **options)
+
+    monkeypatch.setattr(job_module, "fit_fleet", told)
+    wide, cells = Wanted("batch", norm_batch=600), Wanted("batch", cells=True)
+    lab = Lab(tmp_path, mixed, Shown(), fleet=True)
+    lab.train([BATCH, wide, cells, ANALYTIC])
+    assert fleets == [
+        ["digits-batch-seed0", "digits-analytic+projection-seed0"],
+        ["digits-batch-norm600-seed0"],
+        ["strokes-batch-seed0"],
+    ]
+    assert all(lab.is_done(run) for run in (BATCH, wide, cells, ANALYTIC))
+
+
+def test_one_of_a_fleet_that_diverges_stops_alone(tmp_path: Path) -> None:
+    wild = dataclasses.replace(TINY, lr={**TINY.lr, "batch": 1e30})
+    lab = Lab(tmp_path, wild, Shown(), fleet=True)
+    lab.train([OTHER, ANALYTIC])
+    assert (lab.lost(OTHER), lab.lost(ANALYTIC)) == (BATCH, None)
+    assert lab.is_done(ANALYTIC)
+    assert not lab.is_done(OTHER)
+    with pytest.raises(DivergedError, match=r"digits-batch-seed0: diverged at step"):
+        Lab(tmp_path, wild, refused, fleet=True).complete([OTHER])
+
+
+@pytest.mark.parametrize(
+    ("options", "who"), [({"fleet": True}, ""), ({}, "digits-batch-seed0: "), ({"at_once": 2}, "")]
+)
+def test_a_time_limit_stops_and_the_same_goes_on(tmp_path: Path, options: dict[str, Any], who: str) -> None:
+    wanted = [BATCH, ANALYTIC]
+    with pytest.raises(StoppedError) as caught:
+        Lab(tmp_path, TINY, Shown(), stop_at=time.monotonic(), **options).complete(wanted)
+    assert str(caught.value) == f"{who}stopped by the time limit: the same command goes on"
+    assert caught.value.exit_code == 143
+    lab, whole = Lab(tmp_path, TINY, Shown(), **options), Lab(tmp_path / "whole", TINY, Shown())
+    for each in (lab, whole):
+        each.complete(wanted)
+    assert [lab.folder(run).result() for run in wanted] == [whole.folder(run).result() for run in wanted]
+
+
+def test_no_evaluation_begins_when_the_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainings are over; what is missing is made by the same command."""
+    begin = time.monotonic()
+
+    def slow(members: Any, **options: Any) -> Any:
+        found = job_module_fit(members, **{**options, "stop_at": None})
+        monkeypatch.setattr(job_module.time, "monotonic", lambda: begin + 1e9)
+        return found
+
+    job_module_fit = job_module.fit_fleet
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "fit_fleet", slow)
+        with pytest.raises(StoppedError, match="stopped by the time limit: the same command goes on"):
+            Lab(tmp_path, TINY, Shown(), fleet=True, stop_at=begin + 1e6).complete([BATCH])
+    monkeypatch.undo()
+    lab = Lab(tmp_path, TINY, Shown(), fleet=True)
+    assert (lab.folder(BATCH).result() or {})["state"] == "finished"
+    assert not lab.is_done(BATCH)
+    lab.complete([BATCH])
+    assert lab.is_done(BATCH)
+
+
+# Other settings.
+
+
+def test_other_settings_have_runs_of_their_own(tmp_path: Path) -> None:
+    changed = TINY.changed({"kl_factor": 2.0, "eval_every": 3})
+    for preset in (TINY, changed):
+        Lab(tmp_path / preset.tag, preset, Shown(), runs=tmp_path / "runs").complete([BATCH])
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "digits-batch-eval_every=3,kl_factor=2-seed0",
+        "digits-batch-seed0",
+    ]
+    config = Lab(tmp_path, changed, refused).folder(BATCH).about()["config"]
+    assert (config["kl_factor"], config["eval_every"], config["lr"]) == (2.0, 3, 0.02)

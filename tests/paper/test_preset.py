@@ -72,3 +72,46 @@ def test_a_learning_rate_of_the_images_is_not_that_of_the_cells() -> None:
     assert preset.settings(False, "batch") == {"data": "digits", "lr": 0.1}
     assert preset.settings(False, "weight") == {"data": "digits"}
     assert preset.settings(True, "batch") == {"data": "strokes", "lr": 0.5}
+
+
+# Settings of one's own.
+
+
+def test_changes_are_settings_of_every_run_and_part_of_the_names() -> None:
+    preset = PRESETS["smoke"].changed({"padding": "valid", "epochs": 2, "lr": 0.5, "clip": None})
+    assert preset.tag == "clip=null,epochs=2,lr=0.5,padding=valid"
+    for run in (Wanted("batch"), Wanted("batch", cells=True)):
+        recipe, config = resolved(run, preset)
+        assert (recipe.padding, config.epochs, config.lr, config.clip) == ("valid", 2, 0.5, None)
+        assert f"-batch-{preset.tag}-seed0" in run.name(preset)
+
+
+def test_what_changes_no_result_changes_no_name() -> None:
+    preset = PRESETS["smoke"].changed({"checkpoint_seconds": 5.0})
+    assert preset.tag == ""
+    assert Wanted("batch").name(preset) == Wanted("batch").name(PRESETS["smoke"])
+
+
+def test_other_values_have_other_names() -> None:
+    values = [1.0, 2.0, 0.1, 0.10000000000000002, 1e-7]
+    assert len({PRESETS["smoke"].changed({"kl_factor": value}).tag for value in values}) == len(values)
+    many = {"padding": "valid", "kl_factor": 0.123456789, "variance_step": 123.456, "decay_epochs": 7.5, "clip": 0.25}
+    tags = [PRESETS["smoke"].changed({**many, "epochs": epochs}).tag for epochs in (2, 3)]
+    assert len(set(tags)) == 2
+    assert all(len(tag) == 16 and tag.startswith("set-") for tag in tags)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"norm": "batch"}, "--set norm: preset and figures decide it; leave it out"),
+        ({"seed": 3}, "--set seed: preset and figures decide it; leave it out"),
+        ({"epochs": 0}, "epochs=0: must be a whole number of at least 1"),
+        ({"kl_factor": -1.0}, "kl_factor=-1.0: must be a number, not negative"),
+        ({"lr_low": 2.0}, "lr_low=2.0: must be below lr_high=1.0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        PRESETS["smoke"].changed(settings)
+    assert str(caught.value) == message

@@ -19,7 +19,7 @@ def everything(preset: Preset) -> list[Wanted]:
 def test_different_runs_have_different_names(preset: Preset) -> None:
     runs = everything(preset)
     names = [run.name(preset) for run in runs]
-    assert len(set(names)) == len(names) == (27 if preset.name == "paper" else 25)
+    assert len(set(names)) == len(names) == (31 if preset.name == "paper" else 29)
     assert all("/" not in name for name in names)
 
 

@@ -109,6 +109,21 @@ def test_killed_in_or_after_the_learning_rate_search(
     assert_same(folder, searched)
 
 
+@pytest.mark.parametrize("step", [2, 6, 7, 10])
+def test_killed_between_two_measurements(command: Commands, reference: Path, tmp_path: Path, step: int) -> None:
+    """The first epoch is not evaluated; the tensors are those of a run that evaluates all."""
+    rarely = [*TRAIN, "--eval-every", "2"]
+    assert command(*rarely, "--out", tmp_path / "whole").status == 0
+    assert (
+        command(*rarely, "--out", tmp_path / "run", faults=[{"kind": "step", "step": step, "signals": [9]}]).status
+        == -9
+    )
+    assert command(*rarely, "--out", tmp_path / "run", "--resume").status == 0
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    whole, full = state(tmp_path / "whole"), state(reference)
+    assert {name for name in whole if whole[name] != full[name]} == {"metrics", "metrics.jsonl"}
+
+
 def test_same_seed_same_digest_other_seed_other_digest(command: Commands, reference: Path, tmp_path: Path) -> None:
     for seed in (0, 1):
         assert command(*TRAIN, "--seed", str(seed), "--out", tmp_path / str(seed)).status == 0

@@ -87,6 +87,19 @@ def test_a_second_signal_ends_the_process_at_once(
     assert_same(folder, reference)
 
 
+@pytest.mark.parametrize("more", [[], ["--eval-every", "2"]])
+def test_a_time_limit_ends_like_a_signal(command: Commands, reference: Path, tmp_path: Path, more: list[str]) -> None:
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    done = command.start_module(*TRAIN, *more, "--stop-after", "0", "--out", folder).finish()
+    assert (done.status, done.warnings) == (143, [])
+    assert done.error == "stopped by the time limit after step 1: pass --resume to go on"
+    assert len(checkpoints(folder)) == 1
+    assert command(*TRAIN, *more, "--stop-after", "600", "--out", folder, "--resume").status == 0
+    if more:
+        assert command(*TRAIN, *more, "--out", whole).status == 0
+    assert_same(folder, whole if more else reference)
+
+
 def _raise(event: Event) -> None:
     raise RuntimeError("inside")
 

@@ -117,7 +117,9 @@ def test_last_values_of_all_methods_are_inside_the_axis() -> None:
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf, -math.inf])
-def test_what_is_not_a_number_leaves_a_gap(missing: float | None, tmp_path: Path) -> None:
+def test_what_is_not_a_number_leaves_a_gap_and_what_was_not_measured_does_not(
+    missing: float | None, tmp_path: Path
+) -> None:
     given = histories()
     keys = ("train_nll", "train_eval_nll", "val_nll", "val_accuracy")
     given["none"][3].update(dict.fromkeys(keys, missing))
@@ -125,7 +127,9 @@ def test_what_is_not_a_number_leaves_a_gap(missing: float | None, tmp_path: Path
     given["none"][7]["val_nll"] = 0.0  # has no logarithm
     figure = training_curves(given)
     assert [i for i, y in enumerate(drawn(figure.axes[0])[0]) if math.isnan(y)] == [3]
-    assert [i for i, y in enumerate(drawn(figure.axes[1])[0]) if math.isnan(y)] == [3, 5, 7]
+    assert [i for i, y in enumerate(drawn(figure.axes[1])[0]) if math.isnan(y)] == [3, 6]
+    epochs = [record["epoch"] for record in given["none"]]
+    assert list(figure.axes[1].lines[0].get_xdata()) == epochs[:5] + epochs[6:]
     assert [i for i, y in enumerate(drawn(figure.axes[2])[0]) if math.isnan(y)] == [3]
     assert len(save(figure, tmp_path / "gap")) == 2
 

@@ -203,6 +203,31 @@ def test_infinite_and_missing_values_are_told_apart() -> None:
     assert charts(text)["charts"]["val-nll"]["lines"][0]["y"][1] is None
 
 
+def _sparse(count: int, every: int) -> list[dict[str, Any]]:
+    """A history of which some epochs and the last were evaluated."""
+    kept = ("epoch", "step", "lr", "train_loss", "train_nll", "kl")
+    bare = [{key: record(epoch)[key] for key in kept} for epoch in range(1, count + 1)]
+    return [record(r["epoch"]) if r["epoch"] % every == 0 or r["epoch"] == count else r for r in bare]
+
+
+def test_over_epochs_that_were_not_evaluated_a_curve_goes_on() -> None:
+    runs = [run(history=_sparse(8, 3)), run("other", epochs=8)]
+    lines = training.curves(runs, training.shown_epochs(runs), "val_nll")
+    assert [list(line.x) for line in lines] == [[3, 6, 8], list(range(1, 9))]
+    assert None not in lines[0].y
+    losses = training.curves(runs, training.shown_epochs(runs), "train_nll")
+    assert [len(line.x) for line in losses] == [8, 8]
+    unfinished = run(history=_sparse(8, 3)[:5], evaluation=None)
+    assert f"{record(3)['val_nll']:.4f}" in page([unfinished], "A title"), "the last that was measured"
+
+
+def test_of_long_histories_the_epochs_that_all_have_evaluated_are_drawn() -> None:
+    runs = [run(history=_sparse(1200, 5)), run("other", epochs=1200)]
+    epochs = training.shown_epochs(runs)
+    assert 200 < len(epochs) <= POINTS
+    assert [len(line.x) >= 240 for line in training.curves(runs, epochs, "val_nll")] == [True, True]
+
+
 def test_long_histories_are_thinned_with_their_ends() -> None:
     runs = [run(epochs=1200), run("short", epochs=777), run("late", history=[record(e) for e in range(500, 900)])]
     epochs = training.shown_epochs(runs)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_data import ALONE, made_up, network, state
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesnorm.data.augment import Augment
 from bayesnorm.data.base import Data
@@ -68,6 +69,70 @@ def test_pixels_and_targets_that_do_not_count():
     assert now[-1]["train_nll"] < now[0]["train_nll"]
 
 
+def deformed() -> Data:
+    """Pixels with everything that can be done to them; the last batch of an epoch is short."""
+    return made_up(train=15, size=(1, 16, 16), pixels=True, augment=Augment(1, True, True, deform=1.5, spacing=8))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("norm", "scale"), [("weight", "bayes"), ("analytic", "bayes"), ("batch", "point")])
+def test_deformed_pixels(norm, scale, batch):
+    config = Config(epochs=2, batch=batch, lr=0.005, optimizer="adam", kl_factor=0.1)
+    plain, captured = (kind(network(norm, scale, pixels=True), deformed(), config, 0.005, ALONE) for kind in KINDS)
+    first, second = plain.batches(0, 0), captured.batches(0, 0)
+    assert torch.equal(first.images, second.images)
+    captured._upload()
+    images, targets = captured._inputs(captured.numbers)
+    assert torch.equal(images, first.images)
+    assert torch.equal(targets, first.targets)
+    agree(epochs(plain, 2), epochs(captured, 2), rel=1e-4)
+
+
+def test_kernels_of_their_own_do_not_deform():
+    config = Config(batch=2, lr=LR, engine="fused")
+    with pytest.raises(ValueError, match=r"--engine fused: it does not deform images; choose --engine auto"):
+        make_trainer(network("weight"), made_up(augment=Augment(deform=1.0)), config, LR, ALONE)
+
+
+class FromTheHost(TorchDispatchMode):
+    """Notes what a CUDA graph cannot hold: values from the host or for it, and shapes that hang on values."""
+
+    FORBIDDEN = ("lift_fresh", "_local_scalar_dense", "nonzero", "masked_select", "unique", "item")
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.__name__.partition(".")[0]
+        if name.removeprefix("aten::") in self.FORBIDDEN:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_of_a_deformed_batch_comes_from_the_host():
+    trainer = CapturedTrainer(network("weight", pixels=True), deformed(), Config(batch=2, lr=LR), LR, ALONE)
+    trainer._upload()
+    with FromTheHost() as watch:
+        trainer._inputs(trainer.numbers)
+    assert watch.found == []
+    with FromTheHost() as watch:
+        torch.tensor([1.0, 2.0]).nonzero()
+    assert watch.found == ["lift_fresh", "nonzero"], "it sees what it looks for"
+
+
+@cuda
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_graph_deforms_as_the_plain_loop_does(precision):
+    device = torch.device("cuda")
+    config, world = Config(epochs=2, batch=2, lr=0.005, optimizer="adam", precision=precision), World(0, 1, device)
+    net = [network("analytic", "bayes", pixels=True).to(device) for _ in KINDS]
+    plain, captured = (kind(n, deformed().to(device), config, 0.005, world) for kind, n in zip(KINDS, net, strict=True))
+    with numerics(config, device):
+        before, now = epochs(plain, 2), epochs(captured, 2)
+    agree(before, now, rel=1e-3 if precision == "fp32" else 2e-2)
+
+
 def test_parameters_keep_their_identity_and_order_in_memory():
     net = network("analytic", "bayes").to(memory_format=torch.channels_last)
     before = {name: (parameter, parameter.detach().clone()) for name, parameter in net.named_parameters()}
@@ -128,7 +193,6 @@ def mixed() -> nn.Module:
     ("net", "where", "config", "world", "why"),
     [
         (network("batch"), data(), {"norm_batch": 16}, ALONE, "--norm-batch"),
-        (network("weight"), made_up(augment=Augment(deform=1.0)), {}, ALONE, "deformation"),
         (network("weight"), data(), {}, World(0, 2, torch.device("cpu")), "several processes"),
         (mixed(), data(), {}, ALONE, "several types"),
     ],

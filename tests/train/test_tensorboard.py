@@ -60,3 +60,14 @@ def test_without_tensorboard_there_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ValueError, match=r"TensorBoard is not installed: pip install 'bayesnorm\[tensorboard\]'"):
         tensorboard(tmp_path).__enter__()
+
+
+def test_epochs_that_were_not_evaluated_have_what_training_gives(tmp_path):
+    pytest.importorskip("tensorboard")
+    with tensorboard(tmp_path) as callback:
+        config = Config(epochs=3, batch=24, lr=0.02, eval_every=2)
+        fit(network("weight", "bayes"), made_up(), config, callbacks=[callback])
+    found = curves(tmp_path)
+    assert [epoch for epoch, _ in found["train_loss"]] == [1, 2, 3]
+    assert [epoch for epoch, _ in found["val_nll"]] == [2, 3]
+    assert [[epoch for epoch, _ in found[tag]] for tag in found if tag.startswith("sigma_over_s/")] == [[2, 3]] * 3

@@ -9,20 +9,16 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from ..data.base import Data
 from ..errors import DivergedError, RunError
 from ..train import Config, Member, Recipe, fit_fleet
 from ..train.documents import Trained
-from ..train.numerics import numerics
+from ..train.job import Shelf, member_of
 from ..train.recipe import resolve
 from ..train.run_folder import RunFolder
 from .evaluate import evaluated, metrics_of
 from .names import default_name
 from .progress import shown
 from .tables import evaluation_table
-
-DATA = ("data", "directory", "split_seed", "image_size", "augment", "masks", "cell_split")
-"""Settings that decide which data a run has: runs that agree in them share it."""
 
 
 def read_fleet(path: Path, common: dict[str, Any]) -> dict[str, tuple[Path, dict[str, Any]]]:
@@ -60,21 +56,33 @@ def read_fleet(path: Path, common: dict[str, Any]) -> dict[str, tuple[Path, dict
 
 
 def train_fleet(
-    path: Path, common: dict[str, Any], resume: bool, samples: int, place: torch.device, screen: Console
+    path: Path,
+    common: dict[str, Any],
+    resume: bool,
+    samples: int,
+    place: torch.device,
+    screen: Console,
+    stop_at: float | None = None,
 ) -> int:
-    """Train, evaluate and compare the runs of a file; returns how many diverged."""
+    """Train, evaluate and compare the runs of a file; returns how many diverged.
+
+    Arguments:
+        path: the file.
+        common: settings of all runs.
+        resume: go on with what was begun.
+        samples: draws of the evaluations.
+        place: the device.
+        screen: where it is shown.
+        stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
+    """
     members: dict[str, Member] = {}
-    shared: dict[str, Data] = {}
+    shelf: Shelf = {}
     for name, (out, settings) in read_fleet(path, common).items():
         made, trained = resolve(settings)
-        recipe, config = Recipe(**made), Config.from_dict(trained)
-        key = json.dumps({field: recipe.as_dict()[field] for field in DATA})
-        data = shared[key] = shared.get(key) or recipe.load().to(place)
-        with numerics(config, place):
-            net = recipe.build(data, config.seed, place)
-        members[name] = Member(net, data, config, out, recipe.as_dict())
+        members[name] = member_of(Recipe(**made), Config.from_dict(trained), out, place, shelf)
     with shown(screen, *members) as callbacks:
-        runs = fit_fleet(members, resume=resume, callbacks={name: [callbacks[name]] for name in members})
+        each = {name: [callbacks[name]] for name in members}
+        runs = fit_fleet(members, resume=resume, callbacks=each, stop_at=stop_at)
     rows = {}
     for name, run in runs.items():
         if isinstance(run, DivergedError):

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import inspect
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -30,9 +31,25 @@ WORDS = {
 }
 """Options that are not of one type; they are read by ``_read``."""
 
+BOOLEANS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:1.")]
+StopAfter = Annotated[
+    float | None,
+    typer.Option(
+        "--stop-after",
+        metavar="MINUTES",
+        help="Stop after so many minutes as by a signal, the state saved; what was begun can be gone on with.",
+        min=0,
+    ),
+]
 Dir = Annotated[str | None, typer.Option("--dir", help="Where the data is, if it was moved.")]
+
+
+def deadline(minutes: float | None) -> float | None:
+    """The time, by ``time.monotonic``, at which so many minutes are over."""
+    return None if minutes is None else time.monotonic() + 60 * minutes
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -128,3 +145,41 @@ def _read(name: str, value: Any) -> Any:
             raise ValueError(f"--{flag} {value}: give a number, or one for each layer as in 0.05,0.03,0.02") from None
         return numbers if len(numbers) > 1 else numbers[0]
     return value
+
+
+def read_settings(given: Sequence[str]) -> dict[str, Any]:
+    """Settings as ``--set NAME=VALUE`` gives them, each at most once; ``none`` stands for one that is not given.
+
+    >>> read_settings(["padding=same", "kl-factor=2", "clip=none"])
+    {'padding': 'same', 'kl_factor': 2.0, 'clip': None}
+    """
+    fields = {field.name: field for cls in (Recipe, Config) for field in dataclasses.fields(cls)}
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in fields:
+            raise ValueError(f"--set {text}: give NAME=VALUE with a name of `bayesnorm train --help`, as in epochs=40")
+        if name in found:
+            raise ValueError(f"--set {text}: {name} is set twice; choose one")
+        found[name] = _typed(fields[name], value.strip(), text)
+    return found
+
+
+def _typed(field: Any, value: str, text: str) -> Any:
+    """A value in the type of its setting."""
+    if value == "none" and "None" in str(field.type):
+        return None
+    kind = _kind(field)
+    if kind is bool:
+        if value not in BOOLEANS:
+            raise ValueError(f"--set {text}: give yes or no")
+        return BOOLEANS[value]
+    if kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            raise ValueError(f"--set {text}: give a {'whole ' if kind is int else ''}number") from None
+    if kind is not str and value not in [choice.value for choice in kind]:
+        raise ValueError(f"--set {text}: choose {', '.join(choice.value for choice in kind)}")
+    return _read(field.name, value)

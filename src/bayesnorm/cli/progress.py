@@ -62,7 +62,7 @@ class _Live:
             text = f"{self.title} epoch {epoch}/{self.start.epochs} loss {event.loss:.4f}{self.validation}"
             self.bar.update(self.task, description=text, completed=event.step, rate=f"{rate:.0f} steps/s")
         elif isinstance(event, EpochEnded):
-            self.validation = f" | {_validation(event.record)}"
+            self.validation = _validation(event.record, self.validation)
 
     def _search(self, trials: int) -> None:
         """Where the search is; trials that are under way together share the line."""
@@ -79,6 +79,7 @@ class _Lines:
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, f"{title}: " if title else ""
         self.every = self.epochs = 1
+        self.validation = ""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Tried):
@@ -87,9 +88,12 @@ class _Lines:
             self.every, self.epochs = max(1, event.epochs // 50), event.epochs
             line = f"{event.epochs} epochs of {event.steps_per_epoch} steps, learning rate {event.lr:.3g}"
             line += f", from step {event.step}" if event.step else ""
-        elif isinstance(event, EpochEnded) and self._shows(event.record["epoch"]):
+        elif isinstance(event, EpochEnded):
             record = event.record
-            line = f"epoch {record['epoch']}/{self.epochs} loss {record['train_loss']:.4f} | {_validation(record)}"
+            self.validation = _validation(record, self.validation)
+            if not self._shows(record["epoch"]):
+                return
+            line = f"epoch {record['epoch']}/{self.epochs} loss {record['train_loss']:.4f}{self.validation}"
         else:
             return
         self.console.print(self.title + line, highlight=False, soft_wrap=True)
@@ -107,6 +111,9 @@ def _under_way(events: list[Trying]) -> str:
     return f"trials {first.trial}-{last.trial}/{first.trials}: best {text}"
 
 
-def _validation(record: Record) -> str:
+def _validation(record: Record, before: str) -> str:
+    """The last validation, with its epoch where it is not that of the record."""
+    if "val_nll" not in record:
+        return before if not before or "(epoch" in before else f"{before} (epoch {record['epoch'] - 1})"
     nll = record["val_nll"]
-    return f"val {100 * record['val_accuracy']:.2f} %, NLL {'inf' if nll is None else f'{nll:.4f}'}"
+    return f" | val {100 * record['val_accuracy']:.2f} %, NLL {'inf' if nll is None else f'{nll:.4f}'}"

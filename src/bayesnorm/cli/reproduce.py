@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +14,12 @@ import typer
 from rich.console import Console
 
 from ..errors import DivergedError
-from ..paper import EXHIBITS, PRESETS, Lab, reproduce
+from ..paper import EXHIBITS, PRESETS, Lab, Preset, reproduce
 from ..paper.reproduce import comparison, files_of
+from ..paper.rows import METHODS
 from ..train.events import Callback
-from .options import Debug, Device
+from ..train.job import refuse_late
+from .options import Debug, Device, StopAfter, deadline, read_settings
 from .progress import shown
 from .tables import console, new_table
 from .world import choose_device
@@ -44,18 +49,47 @@ def reproduce_(
     ] = None,
     cells: Annotated[Path | None, typer.Option("--cells-dir", help="Folder of the cell images.")] = None,
     device: Device = "auto",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of `bayesnorm train` instead of the preset's, as in epochs=40; may be repeated. Such runs "
+            "have folders of their own, their figures are in --out/NAME=VALUE,...",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="N,...", help="Seeds of the rows of table1.json, as in 0,1,2. [default: 0]")
+    ] = None,
+    all_methods: Annotated[
+        bool, typer.Option("--all-methods", help="All eleven methods in table1.json, not only the five of the table.")
+    ] = False,
     processes: Annotated[
         int | None,
-        typer.Option(help="Runs that are trained at once. [default: 2, on a GPU 1]", min=1, show_default=False),
+        typer.Option(
+            help="Processes that train runs, each on its own. [default: 2; on a GPU there is a fleet]",
+            min=1,
+            show_default=False,
+        ),
     ] = None,
+    fleet: Annotated[
+        bool | None,
+        typer.Option(
+            "--fleet/--no-fleet",
+            help="Train runs that wait for no other side by side in this process. [default: on a GPU]",
+            show_default=False,
+        ),
+    ] = None,
+    stop_after: StopAfter = None,
     list_: Annotated[bool, typer.Option("--list", help="Name everything that can be reproduced.")] = False,
     debug: Debug = False,
 ) -> None:
     """Reproduce figures and tables of the paper: train what they need, draw them, compare the numbers.
 
     Writes ID.svg, ID.png and ID.json (measured beside printed numbers) into --out. Runs are shared between figures and
-    trained once; after an interruption the same command goes on.
+    trained once; after an interruption the same command goes on. table1.json also has a row per method that is trained.
     """
+    stop_at = deadline(stop_after)
     screen = console()
     if list_:
         _list(screen)
@@ -66,24 +100,60 @@ def reproduce_(
     unknown = [name for name in chosen if name not in EXHIBITS]
     if unknown:
         raise ValueError(f"unknown id {unknown[0]!r}: choose {', '.join(EXHIBITS)} or all")
+    protocol = _protocol(PRESETS[preset.value], chosen, settings or [], seeds, all_methods)
     place = choose_device(device)
     folder = out or Path(f"paper-{preset.value}")
+    if fleet and processes is not None:
+        raise ValueError("--fleet trains in this process: leave --processes out")
 
     def show(names: Any) -> AbstractContextManager[dict[str, Callback]]:
         return shown(screen, *names)
 
-    at_once = processes or (1 if place.type == "cuda" else 2)
-    lab = Lab(folder, PRESETS[preset.value], show, directory, cells, str(place), at_once)
+    lab = Lab(
+        folder / protocol.tag,
+        protocol,
+        show,
+        directory,
+        cells,
+        str(place),
+        processes or (1 if place.type == "cuda" else 2),
+        folder / "runs",
+        fleet if fleet is not None else place.type == "cuda" and processes is None,
+        stop_at,
+    )
     if any(EXHIBITS[name].cells for name in chosen):
         lab.place(cells=True)
-    lab.train([run for name in chosen for run in EXHIBITS[name].wanted(lab.preset)])
+    also = [run for name in chosen for run in EXHIBITS[name].also(protocol)]
+    lab.train([*(run for name in chosen for run in EXHIBITS[name].wanted(protocol)), *also])
     lost = [name for name in chosen if not _made(screen, name, lab)]
+    diverged = [run.name(protocol) for run in dict.fromkeys(also) if lab.lost(run) is not None]
     if lost:
         raise DivergedError(f"{', '.join(lost)} could not be made, as runs diverged; delete their folders to try again")
+    if diverged:
+        raise DivergedError(f"{', '.join(diverged)} diverged and is not in the table; delete its folder to try again")
+
+
+def _protocol(
+    preset: Preset, chosen: Sequence[str], settings: Sequence[str], seeds: str | None, all_methods: bool
+) -> Preset:
+    """The preset with what was asked for instead, or besides."""
+    if settings:
+        preset = preset.changed(read_settings(settings))
+    if "table1" not in chosen and (seeds is not None or all_methods):
+        raise ValueError("--seeds and --all-methods are for table1: name it too, or leave them out")
+    if all_methods:
+        preset = replace(preset, table_methods=METHODS)
+    if seeds is None:
+        return preset
+    words = seeds.split(",")
+    if not all(re.fullmatch(r"\s*\d{1,18}\s*", word) for word in words):
+        raise ValueError(f"--seeds {seeds}: give whole numbers as in 0,1,2")
+    return replace(preset, table_seeds=tuple(dict.fromkeys(int(word) for word in words)))
 
 
 def _made(screen: Console, name: str, lab: Lab) -> bool:
     """Make a figure, compare its numbers, say where it is; False if a run that it needs diverged."""
+    refuse_late(lab.stop_at)
     try:
         document = reproduce(EXHIBITS[name], lab)
     except DivergedError as error:

@@ -10,6 +10,7 @@ import typer
 
 from ..errors import RunError
 from ..evaluate.evaluation import draws_of
+from ..train.events import measured
 from ..train.methods import method_name
 from ..train.run_folder import RunFolder
 from .options import Debug
@@ -72,8 +73,9 @@ def _scores(history: list[dict[str, Any]], test: dict[str, Any] | None) -> list[
             _number(ways["single"]["nll"]),
             _number(ways[most]["nll"]) if draws_of(most) else "-",
         ]
-    if history:
-        return [f"(val) {100 * history[-1]['val_accuracy']:.2f} %", f"(val) {_number(history[-1]['val_nll'])}", "-"]
+    known = measured(history)
+    if known:
+        return [f"(val) {100 * known[-1]['val_accuracy']:.2f} %", f"(val) {_number(known[-1]['val_nll'])}", "-"]
     return ["-", "-", "-"]
 
 

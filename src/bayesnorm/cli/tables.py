@@ -38,20 +38,33 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "aurc": ("AURC", "{:.4f}"),
 }
 """Measures that are shown, with title and format; the rest is in the file."""
+OF_PIXELS: dict[str, tuple[str, str]] = {
+    "accuracy": COLUMNS["accuracy"],
+    "nll": COLUMNS["nll"],
+    "iou": ("IoU", "{:.3f}"),
+    "dice": ("Dice", "{:.3f}"),
+    "seg": ("SEG", "{:.3f}"),
+    "ece": COLUMNS["ece"],
+    "aurc": COLUMNS["aurc"],
+}
+"""The same of segmentations."""
+HIGHER = ("accuracy", "iou", "dice", "seg")
+"""Measures of which more is better."""
 
 
 def evaluation_table(rows: dict[str, dict[str, Measures]], title: str) -> Table:
     """A row per method and way of predicting; the best of each column in bold."""
+    lines = [(method, way, found[way]) for method, found in rows.items() for way in sorted(found, key=_order)]
+    columns = COLUMNS if all(found.iou is None for _, _, found in lines) else OF_PIXELS
     table = new_table(title)
     table.add_column("method", no_wrap=True)
     table.add_column("by", no_wrap=True)
-    for name, _ in COLUMNS.values():
+    for name, _ in columns.values():
         table.add_column(name, justify="right", no_wrap=True)
-    lines = [(method, way, found[way]) for method, found in rows.items() for way in sorted(found, key=_order)]
-    best = {name: _best([getattr(found, name) for _, _, found in lines], name) for name in COLUMNS}
+    best = {name: _best([getattr(found, name) for _, _, found in lines], name) for name in columns}
     before = None
     for method, way, found in lines:
-        cells = [_shown(getattr(found, name), name, best[name] if len(lines) > 1 else None) for name in COLUMNS]
+        cells = [_shown(getattr(found, name), name, best[name] if len(lines) > 1 else None) for name in columns]
         table.add_row(method if method != before else "", _by(way), *cells)
         before = method
     return table
@@ -76,13 +89,13 @@ def _best(values: Sequence[float | None], name: str) -> float | None:
     known = [value for value in values if value is not None]
     if name == "temperature" or not known:
         return None
-    return max(known) if name == "accuracy" else min(known)
+    return max(known) if name in HIGHER else min(known)
 
 
 def _shown(value: float | None, name: str, best: float | None) -> str:
     if value is None:
         return "-"
-    text = COLUMNS[name][1].format(value).replace("%", " %") if value < HUGE else f"{value:.1e}"
+    text = {**COLUMNS, **OF_PIXELS}[name][1].format(value).replace("%", " %") if value < HUGE else f"{value:.1e}"
     return f"[bold]{text}[/bold]" if value == best else text
 
 

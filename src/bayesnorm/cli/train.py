@@ -22,7 +22,7 @@ from ..train.run_folder import RunFolder
 from .evaluate import evaluated, show
 from .fleet import train_fleet
 from .names import default_name
-from .options import Debug, Device, with_settings
+from .options import Debug, Device, StopAfter, deadline, with_settings
 from .progress import shown
 from .tables import console
 from .world import choose_device, is_distributed, is_first
@@ -51,6 +51,7 @@ def train(
         Path | None, typer.Option(help="Train the runs of a JSON file, a list of settings, on one device at once.")
     ] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")] = False,
+    stop_after: StopAfter = None,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
@@ -59,11 +60,12 @@ def train(
     The folder of the run holds all that is needed to go on after any interruption (--resume) and to evaluate later.
     Several devices: torchrun --nproc-per-node=N -m bayesnorm train ...
     """
+    stop_at = deadline(stop_after)
     screen, place = console(), choose_device(device)
     if fleet is not None:
         if out is not None or tensorboard:
             raise ValueError("--fleet: --out and --tensorboard are for one run; the file names the folders")
-        if train_fleet(fleet, settings, resume, samples, place, screen):
+        if train_fleet(fleet, settings, resume, samples, place, screen, stop_at):
             raise DivergedError("some runs of the fleet diverged; the others are finished")
         return
     recipe, config, path = asked(settings, out, resume)
@@ -75,7 +77,8 @@ def train(
         callbacks: list[Callback] = [stack.enter_context(shown(screen, ""))[""]]
         if tensorboard and is_first():
             callbacks.append(stack.enter_context(_tensorboard(path)))
-        run = fit(net, data, config, out=path, resume=resume, callbacks=callbacks, recipe=recipe.as_dict())
+        options: dict[str, Any] = {"out": path, "resume": resume, "recipe": recipe.as_dict(), "stop_at": stop_at}
+        run = fit(net, data, config, callbacks=callbacks, **options)
     if is_first():
         trained = Trained(folder, net, data, config, run.result["steps"])
         show(screen, folder, evaluated(trained, "test", samples, screen))

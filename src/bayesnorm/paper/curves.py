@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ..report.drawing import (
@@ -24,17 +25,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-QUANTITIES = ("epoch", "train_nll", "train_eval_nll", "val_nll", "val_accuracy")
+EVALUATED = ("train_eval_nll", "val_nll", "val_accuracy")
+QUANTITIES = ("epoch", "train_nll", *EVALUATED)
 Curve = Mapping[str, Sequence[float | None]]
 
 
 def curve_of(history: Sequence[Record]) -> dict[str, list[Any]]:
-    """What is drawn of a history, for a file.
+    """What is drawn of a history, for a file; what was not measured, or is infinite, is None.
 
     >>> curve_of([{"epoch": 1, "val_nll": 0.5}])["val_nll"]
     [0.5]
     """
     return {name: [record.get(name) for record in history] for name in QUANTITIES}
+
+
+def points(curve: Curve, name: str) -> tuple[list[float], list[float | None]]:
+    """Epochs and values of a quantity, without the epochs that were not evaluated (``Config.eval_every``).
+
+    >>> points({"epoch": [1, 2], "val_nll": [None, 0.5], "val_accuracy": [None, 1.0]}, "val_nll")
+    ([2.0], [0.5])
+    """
+    pairs = zip(curve["epoch"], curve[name], strict=True)
+    rows = zip_longest(*(curve.get(key, ()) for key in EVALUATED))
+    judged = [name not in EVALUATED or any(value is not None for value in row) for row in rows]
+    kept = [pair for pair, keep in zip(pairs, judged, strict=False) if keep]
+    return [float(epoch or 0) for epoch, _ in kept], [value for _, value in kept]
 
 
 def window_of(count: int) -> int:
@@ -62,13 +77,14 @@ def running(values: Sequence[float | None], window: int) -> tuple[list[float], l
 
 def final(curve: Curve, name: str) -> float | None:
     """Running mean at the end of training."""
-    means, _ = running(curve[name], window_of(len(curve[name])))
+    _, values = points(curve, name)
+    means, _ = running(values, window_of(len(values)))
     return means[-1] if means and math.isfinite(means[-1]) else None
 
 
 def final_std(curve: Curve, name: str) -> float | None:
     """Std of the iterates of that mean; of very short runs that of the last three."""
-    values = curve[name]
+    _, values = points(curve, name)
     _, stds = running(values, max(window_of(len(values)), min(3, len(values))))
     return stds[-1] if stds and math.isfinite(stds[-1]) else None
 
@@ -86,8 +102,8 @@ def lines(
     drawn = []
     for number, (label, curve) in enumerate(curves.items()):
         keep = finite if name == "val_accuracy" else positive
-        epochs = _epochs(curve)
-        means, stds = running([keep(value) for value in curve[name]], window_of(len(epochs)))
+        epochs, values = points(curve, name)
+        means, stds = running([keep(value) for value in values], window_of(len(epochs)))
         every = max(1, len(epochs) // 8)
         drawn += axes.plot(epochs, means, label=shown(label), **{**look_of(number), "markevery": every, **look})
         if shade is None or label in shade:
@@ -102,8 +118,8 @@ def dashed(axes: Axes, curves: Mapping[str, Curve], labels: Collection[str]) -> 
     drawn = []
     for number, (label, curve) in enumerate(curves.items()):
         if label in labels:
-            epochs = _epochs(curve)
-            means, _ = running([positive(value) for value in curve["train_eval_nll"]], window_of(len(epochs)))
+            epochs, values = points(curve, "train_eval_nll")
+            means, _ = running([positive(value) for value in values], window_of(len(epochs)))
             drawn += axes.plot(epochs, means, color=look_of(number)["color"], linestyle=(0, (4, 2)))
     return drawn
 
@@ -113,14 +129,11 @@ def triangles(axes: Axes, curves: Mapping[str, Curve], labels: Collection[str]) 
     drawn = []
     for number, (label, curve) in enumerate(curves.items()):
         if label in labels:
-            values = [positive(value) for value in curve["train_eval_nll"]]
+            epochs, found = points(curve, "train_eval_nll")
+            values = [positive(value) for value in found]
             look: Any = {"markersize": 7, "markeredgecolor": "white", "markevery": max(1, len(values) // 15)}
-            drawn += axes.plot(_epochs(curve), values, "^", color=look_of(number)["color"], **look)
+            drawn += axes.plot(epochs, values, "^", color=look_of(number)["color"], **look)
     return drawn
-
-
-def _epochs(curve: Curve) -> list[float]:
-    return [float(epoch or 0) for epoch in curve["epoch"]]
 
 
 def finish(axes: Axes, label: str, title: str = "") -> None:

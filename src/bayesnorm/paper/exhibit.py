@@ -30,6 +30,8 @@ class Exhibit:
         measure: looks at the finished runs; gives ``{"numbers": {...}, ...}``.
         draw: a figure of what was measured, and of nothing else.
         cells: looks at the cell data although it wants no run on it.
+        also: runs that are shown where they are there; one that diverges is left out.
+        more: what else is written into ``ID.json``.
     """
 
     id: str
@@ -40,3 +42,5 @@ class Exhibit:
     measure: Callable[[Lab], Measured]
     draw: Callable[[Measured], Figure]
     cells: bool = False
+    also: Callable[[Preset], Sequence[Wanted]] = lambda preset: []
+    more: Callable[[Lab], dict[str, Any]] = lambda lab: {}

@@ -16,7 +16,7 @@ from ..evaluate.baselines import training_batches
 from ..train import load
 from ..train.documents import Document, Trained, evaluation, robustness, stored, stored_evaluation
 from ..train.events import Callback, Record
-from ..train.job import Job, complete
+from ..train.job import Job, complete, complete_together
 from ..train.recipe import NO_FILES, Recipe, resolve
 from ..train.run_folder import RunFolder
 from ..train.workers import side_by_side
@@ -34,13 +34,16 @@ class Lab:
     """Trains what is wanted and answers questions about it.
 
     Arguments:
-        out: folder; the runs are in ``out/runs``.
+        out: folder of figures and tables.
         preset: how thoroughly.
         directory: of CIFAR-10, where the preset uses it.
         cells: folder of the cell images, likewise.
         device: where to train.
         at_once: processes; 1 trains in this one.
         show: opens a display of progress.
+        runs: folder of the runs; None: ``out/runs``.
+        fleet: train the runs that wait for no other as one fleet in this process.
+        stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
     """
 
     out: Path
@@ -50,6 +53,9 @@ class Lab:
     cells: Path | None = None
     device: str = "cpu"
     at_once: int = 1
+    runs: Path | None = None
+    fleet: bool = False
+    stop_at: float | None = None
 
     def complete(self, wanted: Iterable[Wanted]) -> None:
         """As :meth:`train`; DivergedError if one of them, or one that it needs, diverged."""
@@ -69,22 +75,30 @@ class Lab:
 
     def train(self, wanted: Iterable[Wanted]) -> None:
         """Train and evaluate all that is not finished yet, a run after those that it needs; what diverges stays so."""
-        whole = list(dict.fromkeys(wanted))
+        whole = list(dict.fromkeys(other for run in wanted for other in run.whole))
         for run in whole:
             self.place(run.cells)  # what is missing is said before others are trained
-        needed = [other for run in whole for other in run.needs]
-        if needed:
-            self.train(needed)
-        jobs = {run.name(self.preset): self.job(run) for run in whole if self.lost(run) is None}
+        for level in sorted({run.level for run in whole}):
+            self._train([run for run in whole if run.level == level])
+
+    def _train(self, runs: Sequence[Wanted]) -> None:
+        """Those of one level: what they need is finished, or has diverged."""
+        jobs = {run.name(self.preset): self.job(run) for run in runs if self.lost(run) is None}
         missing = {name: job for name, job in jobs.items() if not job.is_done()}
         if not missing:
             return
         with self.show(list(missing)) as callbacks:
-            if self.at_once == 1:
+            if self.fleet:
+                _together(missing, callbacks, self.stop_at)
+            elif self.at_once == 1:
                 for name, job in missing.items():
-                    _alone(name, job, callbacks[name])
+                    _alone(name, job, callbacks[name], self.stop_at)
             else:
-                side_by_side(list(missing), _in_its_process, (missing,), callbacks, self.at_once)
+                side_by_side(list(missing), _in_its_process, (missing,), callbacks, self.at_once, stop_at=self.stop_at)
+
+    def is_done(self, run: Wanted) -> bool:
+        """Whether a run is trained and evaluated, with the settings of the preset."""
+        return all(self.is_done(other) for other in run.needs) and self.job(run).is_done()
 
     def job(self, run: Wanted) -> Job:
         """What is trained for a run; those that it needs are finished."""
@@ -98,7 +112,7 @@ class Lab:
 
     def folder(self, run: Wanted) -> RunFolder:
         """Of a run."""
-        return RunFolder(self.out / "runs" / run.name(self.preset))
+        return RunFolder((self.runs or self.out / "runs") / run.name(self.preset))
 
     def place(self, cells: bool) -> dict[str, Any]:
         """Where the data of the classification runs is, or that of the cells, as a setting."""
@@ -161,15 +175,25 @@ class Lab:
         return stored(trained, "bn-noise.json", {"batches": count}, make)
 
 
-def _alone(name: str, job: Job, emit: Callback) -> None:
+def _alone(name: str, job: Job, emit: Callback, stop_at: float | None) -> None:
     """Complete a job in this process; stopped, it says how a reproduction goes on. One that diverges is stored so."""
     try:
         with suppress(DivergedError):
-            complete(job, emit)
+            complete(job, emit, stop_at)
     except StoppedError as error:
-        raise StoppedError(
-            f"{name}: stopped by signal {error.signal}: the same command goes on", error.signal
-        ) from None
+        raise _goes_on(error, f"{name}: ") from None
+
+
+def _together(jobs: Mapping[str, Job], emit: Mapping[str, Callback], stop_at: float | None) -> None:
+    """Complete jobs as a fleet, likewise."""
+    try:
+        complete_together(jobs, emit, stop_at)
+    except StoppedError as error:
+        raise _goes_on(error) from None
+
+
+def _goes_on(error: StoppedError, who: str = "") -> StoppedError:
+    return StoppedError(f"{who}{error.why}: the same command goes on", error.signal, error.why)
 
 
 def _in_its_process(name: str, emit: Callback, jobs: Mapping[str, Job]) -> None:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..train.config import OPERATIONAL, Config
+from ..train.methods import TABLE
+from ..train.recipe import Recipe, resolve
+
 Settings = dict[str, Any]
+
+DECIDED = (
+    *("data", "directory", "norm", "scale", "project", "seed", "batch", "norm_batch", "sigma_u", "sigma_v"),
+    *("image_size", "model"),
+)
+"""Settings that say which run of which figure it is: the preset and the figures decide them."""
+LONGEST = 80
+"""Letters of the settings in the name of a folder; of longer ones a checksum stands there."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +39,9 @@ class Preset:
         noise_sizes: batch sizes of figure 4.
         noise_batches: batches of each size, there.
         robustness: test images that are disturbed in figure A4; None: all.
+        table_methods: rows of table 1, beyond the five that are drawn.
+        table_seeds: of its rows.
+        changes: settings that were asked for instead; they are part of the names of the runs.
     """
 
     name: str
@@ -37,12 +55,44 @@ class Preset:
     noise_sizes: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
     noise_batches: int = 300
     robustness: int | None = None
+    table_methods: tuple[str, ...] = TABLE
+    table_seeds: tuple[int, ...] = (0,)
+    changes: Settings = field(default_factory=dict)
 
     def settings(self, cells: bool, norm: str) -> Settings:
         """Settings of a run, without what its method decides."""
         chosen = self.cells if cells else self.images
         lr: Settings = {"lr": self.lr[norm]} if norm in self.lr and not cells else {}
-        return {**chosen, **lr}
+        return {**chosen, **lr, **self.changes}
+
+    @property
+    def tag(self) -> str:
+        """The changes as part of the name of a folder; empty where there are none that change a result.
+
+        >>> PRESETS["smoke"].changed({"padding": "valid", "kl_factor": 2.0}).tag
+        'kl_factor=2,padding=valid'
+        """
+        kept = {name: value for name, value in sorted(self.changes.items()) if name not in OPERATIONAL}
+        words = ",".join(f"{name}={_word(value)}" for name, value in kept.items())
+        return words if len(words) <= LONGEST else "set-" + hashlib.sha256(words.encode()).hexdigest()[:12]
+
+    def changed(self, settings: Mapping[str, Any]) -> Preset:
+        """The preset with other settings; ValueError for one that is not free, or has no sense."""
+        for name in settings:
+            if name in DECIDED:
+                raise ValueError(f"--set {name}: preset and figures decide it; leave it out")
+        made = replace(self, changes=dict(settings))
+        for cells in (False, True):
+            recipe, config = resolve({**made.settings(cells, "none"), "norm": "none", "directory": "."})
+            Recipe(**recipe), Config.from_dict(config)
+        return made
+
+
+def _word(value: Any) -> str:
+    """A value in short, the same for equal ones only."""
+    if isinstance(value, float) and value == int(value):
+        return str(int(value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 DIGITS_LR = {"none": 0.017, "batch": 0.045, "weight": 0.004, "analytic": 0.013}
@@ -82,8 +132,8 @@ PRESETS = {
         Preset(
             "paper",
             "the full protocol: CIFAR-10 for 1200 epochs, the cells for 3000, learning rates found by search",
-            images={"data": "cifar10", "precision": "bf16"},
-            cells={"data": "cells"},
+            images={"data": "cifar10", "precision": "bf16", "eval_every": 5},
+            cells={"data": "cells", "eval_every": 10},
         ),
     )
 }

@@ -20,17 +20,20 @@ def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
         what is in ``ID.json``.
     """
     wanted = list(exhibit.wanted(lab.preset))
+    lab.train([*wanted, *exhibit.also(lab.preset)])
     lab.complete(wanted)
     document: dict[str, Any] = {
         "id": exhibit.id,
         "title": exhibit.title,
         "claim": exhibit.claim,
         "preset": lab.preset.name,
+        "set": lab.preset.changes,
         "protocol": lab.preset.about,
         "versions": {name: version(name) for name in ("bayesnorm", "torch")},
         "runs": {run.name(lab.preset): _about(lab, run) for run in wanted},
         "paper": exhibit.paper,
         "measured": exhibit.measure(lab),
+        **exhibit.more(lab),
     }
     replace(lab.out / f"{exhibit.id}.json", (json.dumps(document, allow_nan=False) + "\n").encode())
     save(exhibit.draw(document["measured"]), lab.out / exhibit.id)

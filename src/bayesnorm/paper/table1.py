@@ -8,6 +8,8 @@ from ..report.drawing import GREY, new_figure, styled
 from ..train.methods import TABLE
 from .exhibit import Exhibit, Measured
 from .lab import Lab
+from .rows import PAPER as ROWS
+from .rows import document, runs
 from .wanted import Wanted
 
 if TYPE_CHECKING:
@@ -34,13 +36,7 @@ COLUMNS = {
 }
 BEYOND = {"NLL moments": ("moments", "nll"), "NLL single, calibrated": ("single", "calibrated_nll")}
 BEYOND |= {"NLL MC-30, calibrated": ("mc30", "calibrated_nll")}
-PAPER: dict[str, tuple[float | None, ...]] = {
-    "No normalization": (0.907, 1.45, None, None),
-    "Baseline BN": (0.927, 0.34, None, None),
-    "BN with projection": (0.941, 0.29, None, None),
-    "Weight normalization, projection, Bayes": (0.935, 0.48, 0.27, 0.24),
-    "Analytic normalization, projection, Bayes": (0.944, 0.38, 0.22, 0.20),
-}
+PAPER = {label: ROWS[method] for method, label in LABELS.items()}
 QUOTED: dict[str, tuple[float | None, ...]] = {
     "MC dropout, same network (quoted)": (0.9088, None, None, 0.327),
     "ProbOut, same network (quoted)": (0.919, 0.37, None, None),
@@ -115,4 +111,6 @@ exhibit = Exhibit(
     lambda preset: [Wanted(method) for method in TABLE],
     measure,
     draw,
+    also=runs,
+    more=document,
 )

@@ -35,6 +35,16 @@ class Wanted:
         """Runs that have to be finished before."""
         return [other for other in (self.lr_of, self.noise_of) if other is not None]
 
+    @property
+    def level(self) -> int:
+        """How many runs have to be trained before, one after the other."""
+        return max((other.level + 1 for other in self.needs), default=0)
+
+    @property
+    def whole(self) -> list[Wanted]:
+        """The run and all that it needs."""
+        return [self, *(run for other in self.needs for run in other.whole)]
+
     def name(self, preset: Preset) -> str:
         """Of its folder.
 
@@ -44,6 +54,7 @@ class Wanted:
         """
         special = [f"batch{self.batch}"] if self.batch else []
         special += [f"norm{self.norm_batch}"] if self.norm_batch else []
+        special += [preset.tag] if preset.tag else []
         data = preset.settings(self.cells, "none")["data"]
         return "-".join([data, self.method, *special, f"seed{self.seed}"])
 

@@ -34,6 +34,7 @@ def fit(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     recipe: dict[str, Any] | None = None,
+    stop_at: float | None = None,
 ) -> Run:
     """Train ``net`` in place.
 
@@ -45,10 +46,11 @@ def fit(
         resume: go on with a run that was begun in ``out``; start if there is none, return it if it is finished.
         callbacks: called with the events of ``train.events``.
         recipe: how network and data were made, stored with the run.
+        stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
 
     Raises:
         DivergedError: the loss or the gradient is not finite; the step was not taken.
-        StoppedError: SIGTERM or Ctrl-C came; the step was finished and the state saved.
+        StoppedError: SIGTERM or Ctrl-C came, or the time is up; the step was finished and the state saved.
         RunError: ``out`` cannot be used.
 
     >>> import bayesnorm, bayesnorm.data
@@ -57,7 +59,7 @@ def fit(
     >>> [record["epoch"] for record in run.history]
     [1]
     """
-    with _session(net, data, config or Config(), out, callbacks, recipe) as session:
+    with _session(net, data, config or Config(), out, callbacks, recipe, stop_at) as session:
         return session.run(resume)
 
 
@@ -100,12 +102,13 @@ def _session(
     out: str | Path | None,
     callbacks: Sequence[Callback],
     recipe: dict[str, Any] | None,
+    stop_at: float | None = None,
 ) -> Iterator[Session]:
     """Everything in place that a run needs, and put back afterwards: numerics, signals, the lock of the folder."""
     world = check_trainable(net, data, config)
     device = world.device
     with ExitStack() as stack:
         stack.enter_context(numerics(config, device))
-        stop = stack.enter_context(caught())
+        stop = stack.enter_context(caught(stop_at))
         folder = None if out is None else RunFolder(out)
         yield Session(net, data.to(device), config, world, stop, callbacks, recipe or {}, stack, folder)

@@ -43,8 +43,10 @@ class Config:
         channels_last: memory format of the images and the convolutions.
         deterministic: use deterministic kernels, without which a resumed run is not bitwise the same on CUDA.
         seed: decides order, augmentation and, where the network is built by a recipe, its initialization.
-        train_eval: training samples on which the loss in evaluation mode is measured after every epoch; None: as many
-            as there are validation samples.
+        train_eval: training samples on which the loss in evaluation mode is measured; None: as many as there are
+            validation samples.
+        eval_every: epochs from one measurement in evaluation mode (validation, training samples) to the next; the last
+            epoch is always measured.
         checkpoint_seconds: time between checkpoints.
         checkpoint_steps: also after every so many steps.
     """
@@ -74,11 +76,12 @@ class Config:
     deterministic: bool = True
     seed: int = 0
     train_eval: int | None = None
+    eval_every: int = 1
     checkpoint_seconds: float = 60.0
     checkpoint_steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "lr_trials", "lr_epochs"):
+        for name in ("epochs", "batch", "lr_trials", "lr_epochs", "eval_every"):
             _require(self, name, lambda v: _whole(v) and v >= 1, "a whole number of at least 1")
         for name in ("warmup_steps", "seed"):
             _require(self, name, lambda v: _whole(v) and 0 <= v < 2**63, "a whole number, not negative, below 2^63")

@@ -27,6 +27,8 @@ Progress = Callable[[int], None]
 
 VERSION = 3
 """Of the documents; older ones are made anew."""
+MAPS = 2
+"""Of the pictures of segmented images, likewise."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """How a folder that may not be written says so: by permission, or a file system mounted for reading."""
 ROBUSTNESS = 2000
@@ -79,13 +81,15 @@ def evaluation(
 
 def evaluation_work(run: Trained, part: str, samples: int) -> int:
     """Images that an evaluation predicts, counted once for every way of predicting."""
-    images = len(run.data.part(part)) + (len(run.data.val) if part != "val" else 0)
+    calibrates = part == "train" or (part == "test" and run.data.has_test)
+    images = len(run.data.part(part)) + (len(run.data.val) if calibrates else 0)
     return images * len(ways(run.net, run.data, samples))
 
 
 def certainty(run: Trained, samples: int = 30) -> Document:
     """The most and the least certain test images."""
-    return stored(run, "examples-test.json", {"samples": samples}, lambda: examples(run.net, run.data, samples))
+    settings = {"samples": samples, **({"maps": MAPS} if run.data.per_pixel else {})}
+    return stored(run, "examples-test.json", settings, lambda: examples(run.net, run.data, samples))
 
 
 def robustness(run: Trained, limit: int | None = ROBUSTNESS, progress: Progress = lambda n: None) -> Document:

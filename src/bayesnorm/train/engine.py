@@ -47,11 +47,11 @@ def _obstacle(net: nn.Module, data: Data, config: Config, world: World, engine: 
         return "several processes wait for each other at every step"
     if config.norm_batch is not None:
         return "--norm-batch draws the other samples on the host"
-    if data.augment.deform:
-        return f"the deformation of {data.name} is not made for it"
     if any(isinstance(m, BatchNorm | _BatchNorm) and m.momentum is None for m in net.modules()):
         return "batch norm with momentum None reads its count on the host"
     kinds = {(p.dtype, p.device) for p in net.parameters() if p.requires_grad}
     if len(kinds) > 1:
         return "the network has parameters of several types or devices"
-    return not_fused(net, data, config) if engine == "fused" else None
+    if engine != "fused":
+        return None
+    return "it does not deform images" if data.augment.deform else not_fused(net, data, config)

@@ -22,6 +22,7 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
         "commit": _commit(),
         "command": sys.argv,
         "platform": platform.platform(),
+        "kind": device.type,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +11,15 @@ from torch import nn
 
 Record = dict[str, Any]
 """Measurements after one epoch, as a line of ``metrics.jsonl``."""
+
+
+def measured(history: Sequence[Record]) -> list[Record]:
+    """Records of the epochs after which the network was evaluated, see ``Config.eval_every``.
+
+    >>> measured([{"epoch": 1}, {"epoch": 2, "val_nll": None}])
+    [{'epoch': 2, 'val_nll': None}]
+    """
+    return [record for record in history if "val_nll" in record]
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class EpochEnded:
-    """An epoch was finished and measured."""
+    """An epoch was finished; its record has the validation where that was measured."""
 
     net: nn.Module
     record: Record

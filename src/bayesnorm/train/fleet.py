@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,23 +50,29 @@ class Member:
 
 
 def fit_fleet(
-    members: Mapping[str, Member], *, resume: bool = False, callbacks: Mapping[str, Sequence[Callback]] | None = None
+    members: Mapping[str, Member],
+    *,
+    resume: bool = False,
+    callbacks: Mapping[str, Sequence[Callback]] | None = None,
+    stop_at: float | None = None,
 ) -> dict[str, Run | DivergedError]:
     """Train all members, their steps side by side: while one is looked at, those of the others go on.
 
-    Each member becomes what :func:`fit` would have made of it alone, to the last bit: it has torch's generators to
-    itself.
+    All begin their steps before the first is looked at, those of a learning-rate search too, so that members of one
+    form share kernels. Each member becomes what :func:`fit` would have made of it alone, to the last bit: it has
+    torch's generators to itself.
 
     Arguments:
         members: by name.
         resume: go on with what was begun; finished runs are returned as they are.
         callbacks: of each member, called with its events.
+        stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
 
     Returns:
         the run of each member; of one that diverged, the error: it stops alone.
 
     Raises:
-        StoppedError: SIGTERM or Ctrl-C came; every member has saved its state.
+        StoppedError: SIGTERM or Ctrl-C came, or the time is up; every member has saved its state.
         RunError: a folder cannot be used; nothing was trained. After any other error all have saved their state.
     """
     device = _check(members)
@@ -74,35 +81,42 @@ def fit_fleet(
     first = next(iter(members.values())).config
     with ExitStack() as stack:
         stack.enter_context(numerics(first, device))
-        stop = stack.enter_context(caught())
+        stop = stack.enter_context(caught(stop_at))
         if not resume:
             for member in members.values():
                 RunFolder(member.out).refuse_taken()
         dock = Dock()
-        running: dict[str, Generator[None, None, Run]] = {}
-        for name, member in members.items():
-            session = Session(
+        sessions = {
+            name: Session(
                 *(member.net, member.data.to(device), member.config, World.current(device), stop),
                 *((callbacks or {}).get(name, ()), member.recipe, stack, RunFolder(member.out), dock),
             )
-            running[name] = session.running(resume)
+            for name, member in members.items()
+        }
+        running = {name: session.running(resume) for name, session in sessions.items()}
         turns = {name: Turn(device) for name in members}
+        begun = dict.fromkeys(members, False)
         while running:
-            for name in list(running):
-                try:
-                    with turns[name]:
-                        next(running[name])
-                except StopIteration as end:
-                    results[name] = end.value
-                except DivergedError as error:
-                    results[name] = error
-                except Exception as error:
-                    # The others save their state first; what went wrong is told then.
-                    stop.signal = stop.signal or signal.SIGTERM
-                    failed = [error, *failed] if not isinstance(error, StoppedError) else [*failed, error]
-                else:
-                    continue
-                del running[name]
+            present, start = list(running), time.monotonic()
+            # All begin their steps, then all are looked at.
+            for phase in (False, True):
+                for name in [name for name in running if begun[name] is phase]:
+                    try:
+                        with turns[name]:
+                            begun[name] = next(running[name])
+                    except StopIteration as end:
+                        results[name] = end.value
+                    except DivergedError as error:
+                        results[name] = error
+                    except Exception as error:
+                        # The others save their state first; what went wrong is told then.
+                        stop.signal = stop.signal if stop.wanted else signal.SIGTERM
+                        failed = [error, *failed] if not isinstance(error, StoppedError) else [*failed, error]
+                    else:
+                        continue
+                    del running[name]
+            for name in present:
+                sessions[name].spent += (time.monotonic() - start) / len(present)
     if failed:
         raise failed[0]
     return {name: results[name] for name in members}

@@ -1,7 +1,9 @@
-"""A run that is described in full: trained, resumed or found finished, then evaluated."""
+"""Runs that are described in full: trained, resumed or found finished, then evaluated."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +11,22 @@ from typing import Any
 
 import torch
 
+from ..data.base import Data
+from ..errors import DivergedError, StoppedError
 from ._fit import fit
 from .config import Config
 from .documents import Trained, evaluation, final_evaluation
 from .events import Callback
+from .fleet import SHARED, Member, fit_fleet
+from .numerics import numerics
 from .recipe import Recipe, prepare, resolve
 from .run_folder import RunFolder
+
+DATA = ("data", "directory", "split_seed", "image_size", "augment", "masks", "cell_split")
+"""Settings that decide which data a run has: runs that agree in them share it."""
+
+Shelf = dict[str, Data]
+"""Data that was read before, on its device."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +63,16 @@ class Job:
         return found is not None and found["samples"] == self.samples
 
 
-def complete(job: Job, emit: Callback) -> Trained:
-    """Train or go on, to the end, and evaluate; what is done already is not done again."""
+def complete(job: Job, emit: Callback, stop_at: float | None = None) -> Trained:
+    """Train or go on, to the end, and evaluate; what is done already is not done again.
+
+    Arguments:
+        stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
+    """
     recipe, config = job.resolved()
     data, net = prepare(recipe, config, torch.device(job.device))
-    run = fit(net, data, config, out=job.path, resume=True, callbacks=[emit], recipe=recipe.as_dict())
+    options: dict[str, Any] = {"out": job.path, "resume": True, "recipe": recipe.as_dict(), "stop_at": stop_at}
+    run = fit(net, data, config, callbacks=[emit], **options)
     trained = Trained(job.folder, net, data, config, run.result["steps"])
     evaluation(trained, "test", job.samples)
     return trained
@@ -64,3 +81,60 @@ def complete(job: Job, emit: Callback) -> Trained:
 def complete_named(name: str, emit: Callback, jobs: Mapping[str, Job]) -> None:
     """The job of that name, in a process of its own."""
     complete(jobs[name], emit)
+
+
+def complete_together(jobs: Mapping[str, Job], emit: Mapping[str, Callback], stop_at: float | None = None) -> None:
+    """Complete jobs side by side in this process, on one device; one that diverges is stored so and stops alone.
+
+    Jobs of other data, numerics or kind of step come in a fleet of their own, one after the other.
+
+    Arguments:
+        jobs: by name.
+        emit: called with the events of each.
+        stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
+    """
+    fleets: dict[str, dict[str, Job]] = {}
+    for name, job in jobs.items():
+        fleets.setdefault(_kind(job), {})[name] = job
+    shelf: Shelf = {}
+    for fleet in fleets.values():
+        members = {name: member_of(*job.resolved(), job.path, job.device, shelf) for name, job in fleet.items()}
+        runs = fit_fleet(members, resume=True, callbacks={name: [emit[name]] for name in fleet}, stop_at=stop_at)
+        for name, run in runs.items():
+            if isinstance(run, DivergedError):
+                continue
+            refuse_late(stop_at)
+            member = members[name]
+            trained = Trained(fleet[name].folder, run.net, member.data, member.config, run.result["steps"])
+            evaluation(trained, "test", fleet[name].samples)
+
+
+def refuse_late(stop_at: float | None) -> None:
+    """StoppedError if the time is up."""
+    if stop_at is not None and time.monotonic() >= stop_at:
+        why = "stopped by the time limit"
+        raise StoppedError(f"{why}: the same command goes on", 15, why)
+
+
+def member_of(recipe: Recipe, config: Config, out: Path, device: torch.device | str, shelf: Shelf) -> Member:
+    """A run as a member of a fleet, its data shared with those that have the same."""
+    place = torch.device(device)
+    key = _data(recipe)
+    data = shelf[key] = shelf.get(key) or recipe.load().to(place)
+    with numerics(config, place):
+        net = recipe.build(data, config.seed, place)
+    return Member(net, data, config, out, recipe.as_dict())
+
+
+def _kind(job: Job) -> str:
+    """Equal for jobs that are trained as one fleet.
+
+    With a larger normalization batch the steps are taken one by one on the host: others would wait for them.
+    """
+    recipe, config = job.resolved()
+    numeric = {name: getattr(config, name) for name in SHARED}
+    return json.dumps([job.device, _data(recipe), numeric, config.norm_batch is not None])
+
+
+def _data(recipe: Recipe) -> str:
+    return json.dumps({field: recipe.as_dict()[field] for field in DATA})

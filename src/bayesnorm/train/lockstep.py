@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TypeVar
 
 import torch
@@ -12,6 +12,21 @@ from ..errors import DivergedError
 from .trainer import Trainer
 
 Name = TypeVar("Name")
+Result = TypeVar("Result")
+
+Pieces = Generator[bool, None, Result]
+"""Work in pieces, for several side by side: False where steps are about to begin, True where they are under way."""
+
+
+def drained(pieces: Pieces[Result], after: Callable[[], None] = lambda: None) -> Result:
+    """The result of work that is alone; ``after`` is called after each piece."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        after()
 
 
 class Turn:
@@ -71,6 +86,20 @@ def in_lockstep(
 ) -> None:
     """Begin the steps of all, then look at each: while one is looked at, those of the others go on.
 
+    The arguments are those of :func:`stepping`.
+    """
+    drained(stepping(trainers, turns, stepped, diverged, stopping))
+
+
+def stepping(
+    trainers: dict[Name, Trainer],
+    turns: Mapping[Name, Turn],
+    stepped: Callable[[Name, Trainer], bool],
+    diverged: Callable[[Name, DivergedError], None],
+    stopping: Callable[[], bool] = lambda: False,
+) -> Pieces[None]:
+    """:func:`in_lockstep` in pieces, beside others.
+
     Arguments:
         trainers: by name; each leaves when it is done, and is released then.
         turns: of each trainer, the one in which it was made.
@@ -83,9 +112,11 @@ def in_lockstep(
     """
     try:
         while trainers:
+            yield False
             for name, trainer in trainers.items():
                 with turns[name]:
                     trainer.begin()
+            yield True
             wishes = [_look(name, trainers, turns[name], stepped, diverged, stopping) for name in list(trainers)]
             if any(wishes):
                 raise InterruptedError

@@ -18,7 +18,7 @@ from .config import Config
 from .engine import make_trainer
 from .events import Callback, Tried, Trying
 from .fused.dock import Dock
-from .lockstep import Turn, in_lockstep
+from .lockstep import Pieces, Turn, drained, stepping
 from .trainer import Trainer
 from .world import World
 
@@ -66,6 +66,21 @@ def search(
     emit: Callback = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> LrSearch:
+    """The search alone; the arguments are those of :func:`searching`."""
+    return drained(searching(net, data, config, world, known, tried, emit, stopping))
+
+
+def searching(
+    net: nn.Module,
+    data: Data,
+    config: Config,
+    world: World,
+    known: tuple[Trial, ...] = (),
+    tried: Callable[[LrSearch], None] = lambda search: None,
+    emit: Callback = lambda event: None,
+    stopping: Callable[[], bool] = lambda: False,
+    dock: Dock | None = None,
+) -> Pieces[LrSearch]:
     """Section search over log10 lr, ``TOGETHER`` trials a round: between the bounds, then closer around the best.
 
     Every trial starts from a copy of the network, with the same seed. On CUDA those of a round are trained side by
@@ -77,6 +92,7 @@ def search(
         tried: called after each trial that was not known, with all that are over.
         emit: called with the steps of the trials, and with each trial that is over.
         stopping: asked at every step whether to stop; if so, ``InterruptedError`` is raised.
+        dock: where the trials meet those of other searches; None: each other only.
     """
     places: list[float] = []
     trials: dict[int, Trial] = {}
@@ -98,7 +114,7 @@ def search(
                 del rates[number]
                 over(number, before[0])
         for group in _groups(rates, _at_once(world)):
-            _train(net, data, config, world, group, over, emit, stopping)
+            yield from _train(net, data, config, world, group, over, emit, stopping, Dock() if dock is None else dock)
     found = LrSearch(tuple(trials[number] for number in sorted(trials)))
     if not any(math.isfinite(trial.loss) for trial in found.trials):
         raise DivergedError(
@@ -157,7 +173,8 @@ def _train(
     over: Callable[[int, Trial], None],
     emit: Callback,
     stopping: Callable[[], bool],
-) -> None:
+    dock: Dock,
+) -> Pieces[None]:
     """Trials side by side, by number; ``over`` is called with each when it ends."""
 
     def stepped(number: int, trainer: Trainer) -> bool:
@@ -175,9 +192,9 @@ def _train(
         over(number, Trial(rates[number], math.inf))
 
     turns = {number: Turn(world.device) for number in rates}
-    trainers, dock = {}, Dock()
+    trainers = {}
     for number, lr in rates.items():
         with turns[number]:
             torch.manual_seed(config.seed)
             trainers[number] = make_trainer(copy.deepcopy(net), data, config, lr, world, dock)
-    in_lockstep(trainers, turns, stepped, diverged, stopping)
+    yield from stepping(trainers, turns, stepped, diverged, stopping)

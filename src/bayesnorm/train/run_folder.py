@@ -4,7 +4,7 @@
 
     config.json        what is trained, how, and on what machine; written before step 0
     metrics.jsonl      a line per epoch; the same lines for the same run, so no times
-    events.jsonl       starts, stops and their times
+    events.jsonl       starts, stops, their times and the seconds between
     lr_search.json     trials of the learning-rate search
     checkpoints/       the last two
     result.json        how it ended: finished or diverged
@@ -201,6 +201,15 @@ class RunFolder:
         whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
         return [json.loads(line) for line in whole.splitlines()]
 
+    def seconds(self) -> float:
+        """Time that the run has taken so far, of a device that it had with others its share; damaged lines count 0."""
+        path = self.path / "events.jsonl"
+        found = 0.0
+        for line in path.read_bytes().splitlines() if path.exists() else []:
+            with contextlib.suppress(ValueError, TypeError, AttributeError):
+                found += float(json.loads(line).get("seconds", 0.0))
+        return found
+
     def finish(self, result: dict[str, Any]) -> None:
         """Write how the run ended."""
         durable.write(self.path / "result.json", durable.sealed(result))
@@ -256,7 +265,7 @@ class RunFolder:
         return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
 
 
-LATER = {"recipe.dropout": 0.0, "config.engine": "auto"}
+LATER = {"recipe.dropout": 0.0, "recipe.final_activation": False, "config.engine": "auto", "config.eval_every": 1}
 """Settings that runs of earlier versions do not have, with what they did then."""
 
 
@@ -277,6 +286,17 @@ def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") ->
         elif before != now:
             return f"{path}{key} was {before!r}, now it is {now!r}"
     return None
+
+
+def settings_digest(about: dict[str, Any]) -> str:
+    """SHA-256 of the settings of a run, without those that change no result."""
+    parts = {part: about.get(part) or {} for part in ("config", "recipe")}
+    added = {part: {k.removeprefix(f"{part}."): v for k, v in LATER.items() if k.startswith(part)} for part in parts}
+    kept = {
+        part: {key: value for key, value in {**added[part], **found}.items() if key not in OPERATIONAL}
+        for part, found in parts.items()
+    }
+    return durable.sha256(json.dumps(kept, sort_keys=True).encode())
 
 
 IDENTITY = ("config", "recipe", "data", "network")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,15 @@ from .engine import make_trainer
 from .environment import changed, environment
 from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped
 from .fused.dock import Dock
-from .lr_search import LrSearch, Trial, as_json, from_json, search
+from .lockstep import Pieces, drained
+from .lr_search import LrSearch, Trial, as_json, from_json, searching
 from .run_folder import RunFolder, same
 from .signals import Stop
 from .state import digest, fill_, signature
 from .trainer import Trainer
 from .world import World
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -62,14 +65,15 @@ class Session:
         data: on the device of the network.
         config: how.
         world: the processes that take part.
-        stop: whether a signal has come.
+        stop: whether a signal has come, or the time is up.
         callbacks: called with events.
         recipe: stored with the run.
         stack: ends with the call; holds the lock of the folder.
         folder: of the run; None writes nothing.
         dock: where the trainers of a fleet meet.
 
-    ``history`` and ``search`` are filled on the way.
+    ``history`` and ``search`` are filled on the way; ``spent`` are the seconds that it took so far, of several runs on
+    one device its share of them.
     """
 
     net: nn.Module
@@ -85,6 +89,8 @@ class Session:
     history: list[Record] = field(default_factory=list)
     search: LrSearch | None = None
     saved_at: float = field(default_factory=time.monotonic)
+    spent: float = 0.0
+    noted: float = 0.0
 
     @property
     def disk(self) -> RunFolder | None:
@@ -93,25 +99,29 @@ class Session:
 
     def find_lr(self, resume: bool) -> LrSearch:
         """The search alone."""
-        self._learning_rate(self._entered(resume))
+        self._alone(self._learning_rate(self._entered(resume)))
+        self._note("search")
         assert self.search is not None
         return self.search
 
     def run(self, resume: bool) -> Run:
         """Start or go on, to the end."""
-        running = self.running(resume)
-        while True:
-            try:
-                next(running)
-            except StopIteration as end:
-                run: Run = end.value
-                return run
+        return self._alone(self.running(resume))
 
-    def running(self, resume: bool) -> Generator[None, None, Run]:
-        """The same in pieces: it stops where steps are under way, so that others can begin theirs."""
+    def _alone(self, pieces: Pieces[Result]) -> Result:
+        """All of the time is spent on this run."""
+        begin = time.monotonic()
+
+        def after() -> None:
+            self.spent = time.monotonic() - begin
+
+        return drained(pieces, after)
+
+    def running(self, resume: bool) -> Pieces[Run]:
+        """The same in pieces: others begin their steps when it does, and look at them when it does."""
         stored = self._entered(resume)
-        yield  # of a fleet, all enter before one is trained
-        lr = self._learning_rate(stored)
+        yield False  # of a fleet, all enter before one is trained
+        lr = yield from self._learning_rate(stored)
         torch.manual_seed(self.config.seed)  # whatever the search has drawn
         trainer = make_trainer(self.net, self.data, self.config, lr, self.world, self.dock)
         self._restore(trainer, stored)
@@ -191,7 +201,7 @@ class Session:
                 "another --out"
             )
 
-    def _learning_rate(self, stored: Checkpoint | None) -> float:
+    def _learning_rate(self, stored: Checkpoint | None) -> Pieces[float]:
         """As given, or as found: now, or before the run was interrupted."""
         if self.config.lr != "auto":
             return float(self.config.lr)
@@ -209,16 +219,17 @@ class Session:
         def tried(found: LrSearch) -> None:
             if self.disk is not None:
                 self.disk.write("lr_search.json", {"trials": as_json(found.trials)})
+                self._note_time()
 
+        training = (self.net, self.data, self.config, self.world)
         try:
-            self.search = search(
-                self.net, self.data, self.config, self.world, known, tried, self._emit, self._wants_to_stop
-            )
+            self.search = yield from searching(*training, known, tried, self._emit, self._wants_to_stop, self.dock)
         except InterruptedError:
             raise self._stopped("during the learning-rate search, whose finished trials are kept") from None
         except DivergedError as error:
             if self.disk is not None:
                 self.disk.finish({"state": "diverged", "message": str(error), "step": 0, "lr": None})
+                self._note("diverge", step=0)
             raise
         return self.search.best
 
@@ -255,14 +266,15 @@ class Session:
             tensors["generator.cuda"] = torch.cuda.get_rng_state(self.world.device)
         return tensors
 
-    def _train(self, trainer: Trainer) -> Iterator[None]:
+    def _train(self, trainer: Trainer) -> Pieces[None]:
         steps, epochs = len(trainer.batches), self.config.epochs
         self._emit(Started(self.net, trainer.lr, trainer.step_count, trainer.epoch, epochs, steps))
         while trainer.epoch < epochs:
             stopping = False
             while trainer.batch < steps and not stopping:
+                yield False
                 trainer.begin()
-                yield
+                yield True
                 stopping = self._step(trainer)
                 self._emit(Stepped(trainer.step_count, trainer.running_loss))
                 if stopping or (trainer.batch < steps and self._due(trainer)):
@@ -289,17 +301,27 @@ class Session:
                 raise
             message = f"{error} ({self.disk.last_checkpoint()})"
             self.disk.finish({"state": "diverged", "message": message, "step": trainer.step_count, "lr": trainer.lr})
+            self._note("diverge", step=trainer.step_count)
             raise DivergedError(message) from None
 
     def _wants_to_stop(self) -> bool:
-        return self.stop.signal is not None
+        return self.stop.wanted
 
     def _stopped(self, where: str) -> StoppedError:
-        number = self.stop.signal or 15
         how = "pass --resume to go on" if self.folder else "nothing was saved, as there is no run folder"
+        self._note("stop", signal=self.stop.number)
+        return StoppedError(f"{self.stop.why} {where}: {how}", self.stop.number, self.stop.why)
+
+    def _note(self, event: str, **values: Any) -> None:
+        """A line in the diary of the run, with the seconds since the last that has some."""
         if self.disk is not None:
-            self.disk.note("stop", signal=number)
-        return StoppedError(f"stopped by signal {number} {where}: {how}", number)
+            self.disk.note(event, **values, seconds=round(self.spent - self.noted, 3))
+            self.noted = self.spent
+
+    def _note_time(self) -> None:
+        """Now and then, so that the time of a process that is killed is not lost."""
+        if self.spent - self.noted >= self.config.checkpoint_seconds > 0:
+            self._note("time")
 
     def _due(self, trainer: Trainer) -> bool:
         every = self.config.checkpoint_steps
@@ -315,6 +337,7 @@ class Session:
                 "trials": as_json(self.search.trials) if self.search else None,
             }
             path = self.disk.save(trainer.step_count, counters, self._tensors(trainer), self.history)
+            self._note_time()
             self._emit(Saved(trainer.step_count, path))
 
     def _finish(self, trainer: Trainer) -> dict[str, Any]:
@@ -329,7 +352,7 @@ class Session:
             result |= {key: self.history[-1][key] for key in ("train_nll", "val_nll", "val_accuracy", "val_ece")}
         if self.disk is not None:
             self.disk.finish(result)
-            self.disk.note("finish", step=trainer.step_count)
+            self._note("finish", step=trainer.step_count)
         return result
 
     def _emit(self, event: Event) -> None:

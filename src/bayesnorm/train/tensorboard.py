@@ -23,7 +23,8 @@ def tensorboard(folder: str | Path) -> Iterator[Callback]:
             writers.append(SummaryWriter(str(folder), purge_step=event.epoch + 1 if event.epoch else None))
         elif isinstance(event, EpochEnded):
             record = event.record
-            flat = {**record, **{f"sigma_over_s/{name}": value for name, value in record["sigma_over_s"].items()}}
+            ratios = record.get("sigma_over_s", {})
+            flat = {**record, **{f"sigma_over_s/{name}": value for name, value in ratios.items()}}
             for name, value in flat.items():
                 if isinstance(value, (int, float)) and name not in ("epoch", "step"):
                     writers[-1].add_scalar(name, value, record["epoch"])

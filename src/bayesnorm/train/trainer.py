@@ -165,20 +165,30 @@ class Trainer:
         self.sums = dict.fromkeys(self.sums, 0.0)
 
     def measure(self) -> Record:
-        """Measurements at the end of an epoch: loss in training, and both splits in evaluation mode."""
+        """Measurements at the end of an epoch: loss in training and, where it is due, both splits in evaluation mode.
+
+        Epochs in between have no keys of the latter: None is a measured infinity.
+        """
         sums, count = self.sums, self.sums["count"]
-        # Running averages of local batch norm differ between processes: rank 0 is the one that saves.
-        self.world.share(self.net.buffers())
-        limit = len(self.data.val) if self.config.train_eval is None else self.config.train_eval
-        train = self.evaluate("train", limit) if limit else None
-        val = self.evaluate("val")
-        return {
+        record: Record = {
             "epoch": self.epoch + 1,
             "step": self.step_count,
             "lr": self.schedule.rate(self.step_count - 1),
             "train_loss": sums["loss"] / count,
             "train_nll": sums["nll"] / count,
             "kl": sums["kl"] / count,
+        }
+        due = (self.epoch + 1) % self.config.eval_every == 0 or self.epoch + 1 >= self.config.epochs
+        return {**record, **self._evaluated()} if due else record
+
+    def _evaluated(self) -> Record:
+        """Both splits in evaluation mode, and the learned noise."""
+        # Running averages of local batch norm differ between processes: rank 0 is the one that saves.
+        self.world.share(self.net.buffers())
+        limit = len(self.data.val) if self.config.train_eval is None else self.config.train_eval
+        train = self.evaluate("train", limit) if limit else None
+        val = self.evaluate("val")
+        return {
             "train_eval_nll": None if train is None else finite(train.nll),
             "train_eval_accuracy": None if train is None else train.accuracy,
             "val_nll": finite(val.nll),

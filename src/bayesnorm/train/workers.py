@@ -36,7 +36,12 @@ class _Failed:
 
 
 def side_by_side(
-    names: Sequence[str], work: Work, arguments: Sequence[Any], show: dict[str, Callback], at_once: int | None = None
+    names: Sequence[str],
+    work: Work,
+    arguments: Sequence[Any],
+    show: dict[str, Callback],
+    at_once: int | None = None,
+    stop_at: float | None = None,
 ) -> None:
     """Do ``work`` for every name, some at a time; the first error ends all, after they have saved their state.
 
@@ -48,6 +53,7 @@ def side_by_side(
         arguments: the same for all.
         show: called here with the events of each.
         at_once: processes; None: two, or one where there is one core.
+        stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
     """
     most = at_once or min(AT_ONCE, os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
@@ -56,15 +62,15 @@ def side_by_side(
     running: dict[str, Any] = {}
     failed: _Failed | None = None
     told: set[str] = set()
-    with caught() as stop:
+    with caught(stop_at) as stop:
         while running or (pending and failed is None):
             while pending and len(running) < most and failed is None:
                 name = pending.pop(0)
                 running[name] = context.Process(target=_child, args=(name, events, work, arguments), daemon=True)
                 running[name].start()
             failed = failed or _receive(events, show)
-            if failed is None and stop.signal is not None:
-                failed = _Failed(f"stopped by signal {stop.signal}: the same command goes on", 128 + stop.signal)
+            if failed is None and stop.wanted:
+                failed = _Failed(f"{stop.why}: the same command goes on", 128 + stop.number)
             for name in [name for name, process in running.items() if not process.is_alive()]:
                 failed = failed or _receive(events, show)
                 status = running.pop(name).exitcode

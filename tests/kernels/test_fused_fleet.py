@@ -1,0 +1,90 @@
+"""Fleets of the fused engine, interpreted on the CPU or on CUDA: members of one form share a stack.
+
+TRITON_INTERPRET=1 pytest tests/kernels
+"""
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from bayesnorm.data import Split, make_data
+from bayesnorm.models import all_cnn
+from bayesnorm.train import Config, fit
+from bayesnorm.train.events import measured
+from bayesnorm.train.fleet import Member, fit_fleet
+from bayesnorm.train.fused.dock import Bench
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = [
+    pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton"),
+    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs CUDA, or TRITON_INTERPRET=1"),
+    pytest.mark.filterwarnings("ignore"),  # numpy's of integers that wrap around, Triton's own
+]
+DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+
+
+def images():
+    """Six images in batches of four: the last is short."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    split = Split(x, torch.randint(0, 10, (6,), generator=generator))
+    return make_data("made up", split, split[:4], split[:4], tuple("0123456789")).to(DEVICE)
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return all_cnn("weight", "point", "same", 1 / 24).to(DEVICE)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """How many models each call of the kernels moved on."""
+    found, run = [], Bench.run
+
+    def told(self, trainers, count, size):
+        found.append(len(trainers))
+        run(self, trainers, count, size)
+
+    monkeypatch.setattr(Bench, "run", told)
+    return found
+
+
+def members(path, data, **more):
+    options = {"epochs": 2, "batch": 4, "engine": "fused", **more}
+    return {str(i): Member(net(i), data, Config(seed=i, **options), path / str(i)) for i in range(3)}
+
+
+def test_members_of_one_form_take_their_steps_in_the_same_kernels(tmp_path, runs):
+    fit_fleet(members(tmp_path, images(), lr=1e-3))
+    assert runs == [3] * 4
+
+
+def test_so_do_the_trials_of_their_searches(tmp_path, runs):
+    data, search = images(), {"epochs": 1, "lr": "auto", "lr_trials": 2, "lr_epochs": 1, "lr_high": 1e-2}
+    together = fit_fleet(members(tmp_path, data, **search))
+    one_by_one = INTERPRETED or DEVICE.type != "cuda"
+    assert runs == ([3] * 6 if one_by_one else [6] * 2 + [3] * 2)
+    for name, member in members(tmp_path / "alone", data, **search).items():
+        alone = fit(member.net, data, member.config)
+        assert (together[name].search, together[name].result) == (alone.search, alone.result)
+
+
+def test_training_does_not_depend_on_which_epochs_are_measured(tmp_path):
+    data, more = images(), {"epochs": 3, "batch": 4, "lr": 1e-3, "engine": "fused", "checkpoint_steps": 1}
+    whole = fit(net(), data, Config(**more))
+
+    class InterruptError(Exception):
+        pass
+
+    def interrupt(event):
+        if type(event).__name__ == "Saved" and event.step == 3:  # in the second epoch, none measured yet
+            raise InterruptError
+
+    rarely = Config(eval_every=5, **more)
+    with pytest.raises(InterruptError):
+        fit(net(), data, rarely, out=tmp_path / "run", callbacks=[interrupt])
+    again = fit(net(1), data, rarely, out=tmp_path / "run", resume=True)
+    assert again.result == whole.result
+    assert [record["epoch"] for record in measured(again.history)] == [3]

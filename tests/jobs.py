@@ -39,6 +39,13 @@ def fails(name, emit, folder):
     waits(name, emit, folder)
 
 
+def tells_at_the_end(name, emit, folder):
+    """One fails, the other has more to tell when it is told to stop than a pipe holds."""
+    fails(name, emit, folder)
+    for i in range(5000):
+        emit(Tried(i, 5000, 0.1, 1.0))
+
+
 def waits(name, emit, folder):
     """Works until a signal comes, then saves."""
     with caught() as stop:

@@ -13,6 +13,7 @@ from scipy.stats import ttest_rel
 from bayesnorm.cli import main
 from bayesnorm.errors import RunError
 from bayesnorm.paper.cells_table import BEST, cells_table, paired_p
+from bayesnorm.train.environment import typed
 from bayesnorm.train.methods import settings_of
 from bayesnorm.train.run_folder import RunFolder
 
@@ -71,7 +72,8 @@ def test_a_row_has_a_number_for_every_split(document: Document, runs: Path, meth
         assert row["state_digests"][index] == (folder.result() or {})["digest"]
     assert (None in row["nll_mc30"]) == (method != BEST)
     assert len(set(row["config_digests"])) == 3
-    assert all(word.startswith("bayesnorm ") for word in row["commands"])
+    about = [RunFolder(runs / f"{method}-{split}").about() for split in SPLITS]
+    assert row["commands"] == [typed(each["environment"]["command"]) for each in about]
 
 
 def test_the_clean_split_stands_apart(document: Document) -> None:

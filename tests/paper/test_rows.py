@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from bayesnorm.paper import Lab, Preset
-from bayesnorm.paper import rows as rows_module
 from bayesnorm.paper.fig5 import NORMS
 from bayesnorm.paper.fig5 import runs as of_fig5
 from bayesnorm.paper.fig_a2 import FIRST
@@ -125,22 +124,6 @@ def test_gpu_minutes_are_the_sum_over_the_seeds(lab: Lab, monkeypatch: pytest.Mo
     monkeypatch.setattr(RunFolder, "about", on_cuda)
     for row, before in zip(document(lab)["rows"], plain, strict=True):
         assert row["gpu_minutes"] == sum(before["minutes"])
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (
-            ["/somewhere/bin/bayesnorm", "reproduce", "table1", "--set", "lr=a b"],
-            "bayesnorm reproduce table1 --set 'lr=a b'",
-        ),
-        (["/somewhere/bayesnorm/__main__.py", "demo"], "bayesnorm demo"),
-        (["other.py", "x"], "other.py x"),
-        ([], ""),
-    ],
-)
-def test_command(words: list[str], command: str) -> None:
-    assert rows_module._command(words) == command
 
 
 def test_only_what_is_finished_with_these_settings_has_a_row(lab: Lab, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayesnorm.train import environment
-from bayesnorm.train.environment import changed
+from bayesnorm.train.environment import changed, typed
 
 CPU = torch.device("cpu")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -92,3 +92,19 @@ def test_what_changes_a_result_is_named():
     assert str(changed({**now, "versions": {**now["versions"], "torch": "1.0"}}, now)).startswith("versions was")
     assert changed({**now, "command": ["other"], "commit": "x", "cores": 1, "platform": "y"}, now) is None
     assert changed({}, now) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (
+            ["/somewhere/bin/bayesnorm", "reproduce", "table1", "--set", "lr=a b"],
+            "bayesnorm reproduce table1 --set 'lr=a b'",
+        ),
+        (["/somewhere/bayesnorm/__main__.py", "demo"], "bayesnorm demo"),
+        (["other.py", "x"], "other.py x"),
+        ([], ""),
+    ],
+)
+def test_a_command_as_it_is_typed(words: list[str], command: str) -> None:
+    assert typed(words) == command

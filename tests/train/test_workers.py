@@ -46,6 +46,13 @@ def test_an_error_ends_all_after_they_have_saved(tmp_path):
     assert not (tmp_path / "never-saved").exists()
 
 
+def test_what_is_told_after_an_error_is_received_too(tmp_path):
+    told = []
+    with pytest.raises(BayesnormError, match="bad: diverged at step 3"):
+        side_by_side(["good", "bad"], jobs.tells_at_the_end, (tmp_path,), {"good": told.append, "bad": told.append})
+    assert [event.trial for event in told[1:]] == list(range(5000))
+
+
 def test_a_process_that_dies_is_named(tmp_path):
     with pytest.raises(BayesnormError, match="a: its process ended with -9"):
         side_by_side(["a"], jobs.dies, (tmp_path,), quiet("a"))

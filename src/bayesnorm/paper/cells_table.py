@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..errors import RunError
 from ..train.documents import stored_evaluation
+from ..train.environment import typed
 from ..train.methods import method_name
 from ..train.run_folder import RunFolder, settings_digest
 
@@ -102,7 +102,7 @@ def _enter(
     new |= {"splits": split, "seeds": about["config"]["seed"], "lr": result["lr"]}
     new |= {"config_digests": settings_digest(dict(about)), "state_digests": result["digest"]}
     new["minutes"] = RunFolder(path).seconds() / 60
-    new["commands"] = shlex.join(["bayesnorm", *(about["environment"].get("command") or [])[1:]])
+    new["commands"] = typed(about["environment"].get("command") or [])
     for name, value in new.items():
         row[name].append(value)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from ..train.environment import typed
 from ..train.methods import TABLE
 from ..train.run_folder import settings_digest
 from .lab import SAMPLES, Lab
@@ -120,7 +119,7 @@ def _row(lab: Lab, method: str) -> Row | None:
         "config_digests": [settings_digest(about) for about in abouts],
         "state_digests": [result["digest"] for result in results],
         "device": abouts[0]["environment"].get("device"),
-        "command": _command(abouts[0]["environment"].get("command") or []),
+        "command": typed(abouts[0]["environment"].get("command") or []),
         "paper": None if printed is None else dict(zip(PRINTED, printed, strict=True)),
     }
 
@@ -136,12 +135,3 @@ def _seeds(lab: Lab, method: str) -> list[int]:
 def _values(metrics: Sequence[dict[str, Any]], way: str, name: str) -> list[float | None] | None:
     """One for each seed; None where the method does not predict so."""
     return [found[way][name] for found in metrics] if all(way in found for found in metrics) else None
-
-
-def _command(words: Sequence[str]) -> str:
-    """As a person types it."""
-    return (
-        shlex.join(["bayesnorm", *words[1:]])
-        if words and Path(words[0]).stem in ("bayesnorm", "__main__")
-        else shlex.join(words)
-    )

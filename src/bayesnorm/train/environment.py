@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,13 @@ def changed(stored: dict[str, Any], now: dict[str, Any]) -> str | None:
         if stored.get(key) != now.get(key):
             return f"{key} was {stored.get(key)!r}, now it is {now.get(key)!r}"
     return None
+
+
+def typed(command: Sequence[str]) -> str:
+    """A command as a person types it.
+
+    >>> typed(["/somewhere/bin/bayesnorm", "train", "--out", "a b"])
+    "bayesnorm train --out 'a b'"
+    """
+    first = ["bayesnorm"] if command and Path(command[0]).stem in ("bayesnorm", "__main__") else list(command[:1])
+    return shlex.join([*first, *command[1:]])

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -68,11 +69,14 @@ def side_by_side(
                 name = pending.pop(0)
                 running[name] = context.Process(target=_child, args=(name, events, work, arguments), daemon=True)
                 running[name].start()
-            failed = failed or _receive(events, show)
+            # Also after a failure: a process ends when all that it told has been received.
+            found = _receive(events, show)
+            failed = failed or found
             if failed is None and stop.wanted:
                 failed = _Failed(f"{stop.why}: the same command goes on", 128 + stop.number)
             for name in [name for name, process in running.items() if not process.is_alive()]:
-                failed = failed or _receive(events, show)
+                found = _receive(events, show)
+                failed = failed or found
                 status = running.pop(name).exitcode
                 if failed is None and status:
                     failed = _Failed(f"{name}: its process ended with {status}; the same command goes on", 1)
@@ -111,10 +115,16 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
 def _child(name: str, events: Any, work: Work, arguments: Sequence[Any]) -> None:
     torch.set_num_threads(1)
     # Ctrl-C on a terminal reaches parent and children: the parent passes it on, once.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Not killed in the middle of a message: the lock of the queue would stay taken, and all others would wait for it.
+    signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def emit(event: Event) -> None:

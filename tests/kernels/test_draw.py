@@ -1,9 +1,8 @@
 """The noise stream inside kernels is the one of ``bayesnorm.noise``."""
 
-import os
-
 import pytest
 import torch
+from interpreted import DEVICE, MARKS
 
 from bayesnorm import noise
 
@@ -12,12 +11,7 @@ import triton.language as tl  # noqa: E402
 
 from bayesnorm.train.fused._draw import normal, row_hash, uniform  # noqa: E402
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-pytestmark = [
-    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs CUDA, or TRITON_INTERPRET=1"),
-    pytest.mark.filterwarnings("ignore"),
-]
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+pytestmark = MARKS
 
 
 @triton.jit

@@ -5,11 +5,10 @@ TRITON_INTERPRET=1 pytest tests/kernels
 
 import dataclasses
 import math
-import os
-from importlib.util import find_spec
 
 import pytest
 import torch
+from interpreted import DEVICE, INTERPRETED, MARKS
 
 from bayesnorm.data import Augment, Split, make_data
 from bayesnorm.data.base import Data
@@ -25,13 +24,7 @@ from bayesnorm.train.numerics import numerics
 from bayesnorm.train.trainer import Trainer
 from bayesnorm.train.world import World
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-pytestmark = [
-    pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton"),
-    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs CUDA, or TRITON_INTERPRET=1"),
-    pytest.mark.filterwarnings("ignore"),  # numpy's of integers that wrap around, Triton's own
-]
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+pytestmark = MARKS
 ALONE = World(0, 1, DEVICE)
 LR = 0.02
 METHODS = [

@@ -3,11 +3,9 @@
 TRITON_INTERPRET=1 pytest tests/kernels
 """
 
-import os
-from importlib.util import find_spec
-
 import pytest
 import torch
+from interpreted import DEVICE, MARKS
 
 from bayesnorm.data import Split, make_data
 from bayesnorm.models import all_cnn
@@ -16,13 +14,7 @@ from bayesnorm.train.events import measured
 from bayesnorm.train.fleet import Member, fit_fleet
 from bayesnorm.train.fused.dock import Bench
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-pytestmark = [
-    pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton"),
-    pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs CUDA, or TRITON_INTERPRET=1"),
-    pytest.mark.filterwarnings("ignore"),  # numpy's of integers that wrap around, Triton's own
-]
-DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
+pytestmark = MARKS
 
 
 def images():
@@ -64,7 +56,7 @@ def test_members_of_one_form_take_their_steps_in_the_same_kernels(tmp_path, runs
 def test_so_do_the_trials_of_their_searches(tmp_path, runs):
     data, search = images(), {"epochs": 1, "lr": "auto", "lr_trials": 2, "lr_epochs": 1, "lr_high": 1e-2}
     together = fit_fleet(members(tmp_path, data, **search))
-    one_by_one = INTERPRETED or DEVICE.type != "cuda"
+    one_by_one = DEVICE.type != "cuda"
     assert runs == ([3] * 6 if one_by_one else [6] * 2 + [3] * 2)
     for name, member in members(tmp_path / "alone", data, **search).items():
         alone = fit(member.net, data, member.config)

@@ -10,8 +10,8 @@ from torch import nn
 
 from bayesnorm.errors import DivergedError, RunError, StoppedError
 from bayesnorm.train import Config, Member, fit, fit_fleet
+from bayesnorm.train.run import Run
 from bayesnorm.train.run_folder import RunFolder
-from bayesnorm.train.session import Run
 
 METHODS = {"plain": (None, "point"), "bn": ("batch", "point"), "wn": ("weight", "bayes"), "an": ("analytic", "bayes")}
 DATA = made_up()

@@ -6,7 +6,7 @@ from small_data import ALONE, made_up, network, state, trained
 
 from bayesnorm.errors import DivergedError
 from bayesnorm.train.config import Config
-from bayesnorm.train.lockstep import Turn, in_lockstep
+from bayesnorm.train.lockstep import Turn, drained, stepping
 from bayesnorm.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def told(lengths, stopping=lambda: False, **options):
 
     raised = None
     try:
-        in_lockstep(trainers, turns, lambda name, t: t.taken < lengths[name], diverged, stopping)
+        drained(stepping(trainers, turns, lambda name, t: t.taken < lengths[name], diverged, stopping))
     except Exception as error:
         raised = type(error)
     return story, trainers, raised
@@ -93,7 +93,7 @@ def test_real_trainers_of_other_lengths_become_what_they_become_alone():
     nets = {name: network("analytic", "bayes") for name in rates}
     trainers = {name: Trainer(net, data, config, rates[name], ALONE) for name, net in nets.items()}
     turns = {name: Turn(CPU) for name in rates}
-    in_lockstep(trainers, turns, lambda name, t: t.step_count < lengths[name], lambda name, error: pytest.fail(name))
+    drained(stepping(trainers, turns, lambda name, t: t.step_count < lengths[name], lambda name, _: pytest.fail(name)))
     for name, net in nets.items():
         expected = state(trained(network("analytic", "bayes"), data, config, rates[name], lengths[name]).net)
         assert all(torch.equal(value, expected[key]) for key, value in state(net).items())

@@ -13,9 +13,15 @@ from bayesnorm.train import lr_search
 from bayesnorm.train.config import Config
 from bayesnorm.train.engine import make_trainer
 from bayesnorm.train.events import Tried, Trying
-from bayesnorm.train.lr_search import TOGETHER, LrSearch, Trial, next_round, search
+from bayesnorm.train.lockstep import drained
+from bayesnorm.train.lr_search import TOGETHER, LrSearch, Trial, next_round, searching
 from bayesnorm.train.numerics import numerics
 from bayesnorm.train.world import World
+
+
+def search(*training, **options) -> LrSearch:
+    """Alone, to its end."""
+    return drained(searching(*training, **options))
 
 
 class Fake:

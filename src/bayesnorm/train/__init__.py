@@ -8,4 +8,4 @@ from .config import Config as Config
 from .fleet import Member as Member
 from .fleet import fit_fleet as fit_fleet
 from .recipe import Recipe as Recipe
-from .session import Run as Run
+from .run import Run as Run

@@ -19,8 +19,9 @@ from .engine import refuse_engine
 from .events import Callback
 from .lr_search import LrSearch
 from .numerics import numerics
+from .run import Run
 from .run_folder import RunFolder
-from .session import Run, Session
+from .session import Session
 from .signals import caught
 from .world import World
 

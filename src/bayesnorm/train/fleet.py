@@ -21,8 +21,9 @@ from .events import Callback
 from .fused.dock import Dock
 from .lockstep import Turn
 from .numerics import numerics
+from .run import Run
 from .run_folder import RunFolder
-from .session import Run, Session
+from .session import Session
 from .signals import caught
 from .world import World
 

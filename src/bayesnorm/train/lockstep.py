@@ -77,20 +77,6 @@ class Turn:
         return torch.cuda.default_generators[index]
 
 
-def in_lockstep(
-    trainers: dict[Name, Trainer],
-    turns: Mapping[Name, Turn],
-    stepped: Callable[[Name, Trainer], bool],
-    diverged: Callable[[Name, DivergedError], None],
-    stopping: Callable[[], bool] = lambda: False,
-) -> None:
-    """Begin the steps of all, then look at each: while one is looked at, those of the others go on.
-
-    The arguments are those of :func:`stepping`.
-    """
-    drained(stepping(trainers, turns, stepped, diverged, stopping))
-
-
 def stepping(
     trainers: dict[Name, Trainer],
     turns: Mapping[Name, Turn],
@@ -98,7 +84,7 @@ def stepping(
     diverged: Callable[[Name, DivergedError], None],
     stopping: Callable[[], bool] = lambda: False,
 ) -> Pieces[None]:
-    """:func:`in_lockstep` in pieces, beside others.
+    """Begin the steps of all, then look at each: while one is looked at, those of the others go on.
 
     Arguments:
         trainers: by name; each leaves when it is done, and is released then.

@@ -18,7 +18,7 @@ from .config import Config
 from .engine import make_trainer
 from .events import Callback, Tried, Trying
 from .fused.dock import Dock
-from .lockstep import Pieces, Turn, drained, stepping
+from .lockstep import Pieces, Turn, stepping
 from .trainer import Trainer
 from .world import World
 
@@ -54,20 +54,6 @@ def as_json(trials: tuple[Trial, ...]) -> list[dict[str, float | None]]:
 def from_json(trials: list[dict[str, Any]] | None) -> tuple[Trial, ...]:
     """What ``as_json`` wrote; nothing for None."""
     return tuple(Trial(t["lr"], math.inf if t["loss"] is None else t["loss"]) for t in trials or ())
-
-
-def search(
-    net: nn.Module,
-    data: Data,
-    config: Config,
-    world: World,
-    known: tuple[Trial, ...] = (),
-    tried: Callable[[LrSearch], None] = lambda search: None,
-    emit: Callback = lambda event: None,
-    stopping: Callable[[], bool] = lambda: False,
-) -> LrSearch:
-    """The search alone; the arguments are those of :func:`searching`."""
-    return drained(searching(net, data, config, world, known, tried, emit, stopping))
 
 
 def searching(

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +23,7 @@ from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped
 from .fused.dock import Dock
 from .lockstep import Pieces, drained
 from .lr_search import LrSearch, Trial, as_json, from_json, searching
+from .run import Run
 from .run_folder import RunFolder, same
 from .signals import Stop
 from .state import digest, fill_, signature
@@ -31,29 +31,6 @@ from .trainer import Trainer
 from .world import World
 
 Result = TypeVar("Result")
-
-
-@dataclass
-class Run:
-    """A trained network and how it came about.
-
-    Arguments:
-        net: the network, in evaluation mode.
-        config: how it was trained.
-        lr: the learning rate, given or found.
-        history: a record per epoch.
-        result: how the run ended; ``digest`` is that of every tensor of the final state.
-        search: trials of the learning-rate search, if there was one.
-        path: its folder, if it was saved.
-    """
-
-    net: nn.Module
-    config: Config
-    lr: float
-    history: list[Record]
-    result: dict[str, Any]
-    search: LrSearch | None = None
-    path: Path | None = None
 
 
 @dataclass

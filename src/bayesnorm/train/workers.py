@@ -133,7 +133,11 @@ def _child(name: str, events: Any, work: Work, arguments: Sequence[Any]) -> None
         events.put((name, dataclasses.replace(event, **light)))
 
     try:
-        work(name, emit, *arguments)
+        try:
+            work(name, emit, *arguments)
+        finally:
+            # Nothing is left to save, but what was told is still on its way.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except Exception as error:
         if isinstance(error, StoppedError):
             return  # we were told to

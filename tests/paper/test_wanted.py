@@ -64,7 +64,7 @@ def test_what_it_needs() -> None:
 def test_special_settings() -> None:
     preset = PRESETS["smoke"]
     plain = BATCH.settings(preset)
-    assert plain["lr"] == preset.lr["batch"]
+    assert plain["lr"] == preset.by_norm["batch"]["lr"]
     assert {"batch", "norm_batch"}.isdisjoint(plain)
     assert Wanted("batch", seed=3, batch=8).settings(preset) == {**plain, "seed": 3, "batch": 8}
     assert Wanted("batch", norm_batch=128).settings(preset) == {**plain, "norm_batch": 128}

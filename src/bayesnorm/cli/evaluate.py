@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,17 +17,9 @@ from ..train import load
 from ..train.documents import Document, Trained, evaluation, evaluation_work
 from ..train.methods import method_name
 from ..train.run_folder import RunFolder
-from .options import Debug, Device, Dir
+from .options import Debug, Device, Dir, Part
 from .tables import console, evaluation_table, scales_table, separation_table
 from .world import choose_device
-
-
-class Part(enum.StrEnum):
-    """Splits of a data set."""
-
-    train = "train"
-    val = "val"
-    test = "test"
 
 
 def evaluate(

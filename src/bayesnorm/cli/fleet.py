@@ -20,6 +20,8 @@ from .names import default_name
 from .progress import shown
 from .tables import evaluation_table
 
+WORDS = {"train": "training set", "val": "validation set", "test": "test set"}
+
 
 def read_fleet(path: Path, common: dict[str, Any]) -> dict[str, tuple[Path, dict[str, Any]]]:
     """Folder and settings of every run of a file, by name.
@@ -59,7 +61,7 @@ def train_fleet(
     path: Path,
     common: dict[str, Any],
     resume: bool,
-    samples: int,
+    asked: tuple[str, int],
     place: torch.device,
     screen: Console,
     stop_at: float | None = None,
@@ -70,7 +72,7 @@ def train_fleet(
         path: the file.
         common: settings of all runs.
         resume: go on with what was begun.
-        samples: draws of the evaluations.
+        asked: what the runs are evaluated on, and with how many draws.
         place: the device.
         screen: where it is shown.
         stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
@@ -90,7 +92,7 @@ def train_fleet(
             continue
         member = members[name]
         done = Trained(RunFolder(member.out), run.net, member.data, member.config, run.result["steps"])
-        rows[name] = metrics_of(evaluated(done, "test", samples, screen))
+        rows[name] = metrics_of(evaluated(done, *asked, screen))
     if rows:
-        screen.print(evaluation_table(rows, f"{len(rows)} runs, test set"))
+        screen.print(evaluation_table(rows, f"{len(rows)} runs, {WORDS[asked[0]]}"))
     return len(runs) - len(rows)

@@ -47,6 +47,14 @@ StopAfter = Annotated[
 Dir = Annotated[str | None, typer.Option("--dir", help="Where the data is, if it was moved.")]
 
 
+class Part(enum.StrEnum):
+    """Splits of a data set."""
+
+    train = "train"
+    val = "val"
+    test = "test"
+
+
 def deadline(minutes: float | None) -> float | None:
     """The time, by ``time.monotonic``, at which so many minutes are over."""
     return None if minutes is None else time.monotonic() + 60 * minutes

@@ -22,7 +22,7 @@ from ..train.run_folder import RunFolder
 from .evaluate import evaluated, show
 from .fleet import train_fleet
 from .names import default_name
-from .options import Debug, Device, StopAfter, deadline, with_settings
+from .options import Debug, Device, Part, StopAfter, deadline, with_settings
 from .progress import shown
 from .tables import console
 from .world import choose_device, is_distributed, is_first
@@ -47,6 +47,9 @@ def train(
     out: Out = None,
     resume: Resume = False,
     samples: Annotated[int, typer.Option(help="Draws of the evaluation at the end; 0: a single pass.", min=0)] = 30,
+    split: Annotated[
+        Part, typer.Option(help="What it is evaluated on; val where settings are compared, so that the test stays new.")
+    ] = Part.test,
     fleet: Annotated[
         Path | None, typer.Option(help="Train the runs of a JSON file, a list of settings, on one device at once.")
     ] = None,
@@ -55,7 +58,7 @@ def train(
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
-    """Train a network and evaluate it on the test set.
+    """Train a network and evaluate it.
 
     The folder of the run holds all that is needed to go on after any interruption (--resume) and to evaluate later.
     Several devices: torchrun --nproc-per-node=N -m bayesnorm train ...
@@ -65,12 +68,12 @@ def train(
     if fleet is not None:
         if out is not None or tensorboard:
             raise ValueError("--fleet: --out and --tensorboard are for one run; the file names the folders")
-        if train_fleet(fleet, settings, resume, samples, place, screen, stop_at):
+        if train_fleet(fleet, settings, resume, (split.value, samples), place, screen, stop_at):
             raise DivergedError("some runs of the fleet diverged; the others are finished")
         return
     recipe, config, path = asked(settings, out, resume)
     folder = RunFolder(path)
-    if resume and _is_done(folder, recipe, config, screen):
+    if resume and _is_done(folder, recipe, config, split.value, screen):
         return
     data, net = prepare(recipe, config, place)
     with ExitStack() as stack:
@@ -81,7 +84,7 @@ def train(
         run = fit(net, data, config, callbacks=callbacks, **options)
     if is_first():
         trained = Trained(folder, net, data, config, run.result["steps"])
-        show(screen, folder, evaluated(trained, "test", samples, screen))
+        show(screen, folder, evaluated(trained, split.value, samples, screen))
         if run.search is not None:
             _draw_search(folder, [dataclasses.asdict(trial) for trial in run.search.trials], run.lr)
 
@@ -114,12 +117,12 @@ def lr(
         screen.print(f"learning rate {found.best:.4g}; the curve is in {files[0]}", highlight=False, soft_wrap=True)
 
 
-def _is_done(folder: RunFolder, recipe: Recipe, config: Config, screen: Console) -> bool:
+def _is_done(folder: RunFolder, recipe: Recipe, config: Config, part: str, screen: Console) -> bool:
     """Show a run that is finished and evaluated, without its data."""
     if is_distributed():
         return False
     result = folder.finished({"config": config.as_dict(), "recipe": recipe.as_dict()})
-    stored = None if result is None else final_evaluation(folder, result)
+    stored = None if result is None else final_evaluation(folder, result, part)
     if stored is None:
         return False
     show(screen, folder, stored)

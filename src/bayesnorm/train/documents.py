@@ -135,10 +135,10 @@ def stored_evaluation(folder: RunFolder, part: str) -> Document:
     return stored
 
 
-def final_evaluation(folder: RunFolder, result: Document) -> Document | None:
-    """Evaluation on the test set of a run that has ended so; None if there is none of that step and this version."""
+def final_evaluation(folder: RunFolder, result: Document, part: str = "test") -> Document | None:
+    """Evaluation of a run that has ended so; None if there is none of that step and this version."""
     try:
-        found = stored_evaluation(folder, "test")
+        found = stored_evaluation(folder, part)
     except RunError:
         return None
     return found if found["step"] == result["steps"] else None

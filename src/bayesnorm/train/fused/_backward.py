@@ -102,19 +102,19 @@ def backward_kernel(
     grad += model * (LIMIT * OH * OW * OUT)
     effective += model * weights + effective_at
     acc = tl.zeros((BM, BN), dtype=tl.float32)
-    total = taps_h * taps_w * OUT
-    for start in range(0, total, BK):
-        k = start + tl.arange(0, BK)
-        tap, o = k // OUT, k % OUT
+    # A block of the sum belongs to one tap, so that where it is found is one number, and what is outside one for a row.
+    blocks: tl.constexpr = (OUT + BK - 1) // BK
+    for step in range(0, taps_h * taps_w * blocks):
+        tap, o = step // blocks, (step % blocks) * BK + tl.arange(0, BK)
         th, tw = tap // taps_w, tap % taps_w
-        at_y, at_x = oy[:, None] - th[None, :], ox[:, None] - tw[None, :]
-        met = inside[:, None] & (k < total)[None, :] & (at_y >= 0) & (at_y < OH) & (at_x >= 0) & (at_x < OW)
-        a = tl.load(grad + base[:, None] + (o - (th * OW + tw) * OUT)[None, :], mask=met, other=0.0)
-        at = (o * (KH * KW * C) + ((kh0 + th * STRIDE) * KW + kw0 + tw * STRIDE) * C)[:, None]
-        b = tl.load(effective + at + c[None, :], mask=(k < total)[:, None] & (c < C)[None, :], other=0.0)
+        met = inside & (oy >= th) & (oy < OH + th) & (ox >= tw) & (ox < OW + tw)
+        mask = met[:, None] & (o < OUT)[None, :]
+        a = tl.load(grad + (base - (th * OW + tw) * OUT)[:, None] + o[None, :], mask=mask, other=0.0)
+        at = (((kh0 + th * STRIDE) * KW + kw0 + tw * STRIDE) * C + o * (KH * KW * C))[:, None]
+        b = tl.load(effective + at + c[None, :], mask=(o < OUT)[:, None] & (c < C)[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         if BN2 > 0:
-            b = tl.load(effective + at + c2[None, :], mask=(k < total)[:, None] & (c2 < C)[None, :], other=0.0)
+            b = tl.load(effective + at + c2[None, :], mask=(o < OUT)[:, None] & (c2 < C)[None, :], other=0.0)
             acc2 = tl.dot(a, b, acc2, input_precision=PRECISION)
     factor += model * (LIMIT * ROWS) + row_at
     before += model * (LIMIT * (H + 2 * PAD) * (W + 2 * PAD) * C)

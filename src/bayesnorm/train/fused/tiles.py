@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .chain import Link
 
@@ -43,10 +43,12 @@ def forward_tile(link: Link, batch: int, models: int) -> Tile:
 
 
 def backward_tile(link: Link, batch: int, models: int) -> Tile:
-    """For the gradient of the input, class by class of the stride."""
+    """For the gradient of the input, class by class of the stride; a block of the sum is of one tap of the kernel."""
     classes = link.stride**2
     pixels = -(-link.height // link.stride) * -(-link.width // link.stride)
-    return _tile(batch * pixels, link.inputs, link.outputs * link.kernel[0] * link.kernel[1], models * classes)
+    tile = _tile(batch * pixels, link.inputs, link.outputs * link.kernel[0] * link.kernel[1], models * classes)
+    depth = next((depth for depth in (64, 32) if link.outputs % depth == 0), SHALLOW)
+    return replace(tile, depth=depth, stages=tile.stages + (depth < DEPTH))
 
 
 def weight_tile(link: Link, batch: int) -> Tile:

@@ -182,6 +182,4 @@ def not_fused(net: nn.Module, data: Data, config: Config) -> str | None:
         chain = chain_of(net, data.image_size)
     except NoChainError as error:
         return f"the network is not one that it knows: {error}"
-    if config.engine == "auto" and any(link.padding for link in chain.links):
-        return "with padding its kernels have not yet been seen to run on a device"  # docs/log.md, 2026-11-15
     return None if sizes_fit(chain.links, config.batch) else "the batch is too large: choose a smaller --batch"

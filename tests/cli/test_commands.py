@@ -91,6 +91,19 @@ def test_train_shows_and_keeps_everything(bayesnorm_):
     assert f"{metrics['mc12']['nll']:.4f}" in out
 
 
+def test_settings_are_compared_without_the_test_set(bayesnorm_, tmp_path):
+    command = ("train", *GIVEN, "--norm", "weight", "--split", "val", "--out", "tried")
+    status, out, _ = bayesnorm_(*command)
+    assert status == 0
+    assert "digits, val, 144 targets" in out
+    assert (tmp_path / "tried/evaluation-val.json").exists()
+    assert not (tmp_path / "tried/evaluation-test.json").exists()
+    status, again, _ = bayesnorm_(*command, "--resume")
+    assert status == 0
+    assert "epoch" not in again
+    assert not (tmp_path / "tried/evaluation-test.json").exists()
+
+
 def test_the_settings_are_stored(finished):
     about = json.loads((finished / DEFAULT / "config.json").read_text())
     assert about["config"].items() >= {"epochs": 2, "batch": 256, "lr": 0.02, "project": True}.items()
@@ -256,6 +269,13 @@ def test_runs_is_a_table(there, bayesnorm_):
     assert f"{history[-1]['val_nll']:.4f}" in text
     test = json.loads((there / "evaluation-test.json").read_text())["metrics"]
     assert f"{test['mc12']['nll']:.4f}" in text
+
+
+def test_runs_are_written_to_a_file(there, bayesnorm_):
+    assert bayesnorm_("runs", "--json", "kept/runs.json")[0] == 0
+    (found,) = json.loads((there.parents[1] / "kept/runs.json").read_text())["runs"]
+    assert (found["run"], found["epochs"]) == (there.name, 2)
+    assert found["test"]["mc12"]["nll"] == json.loads((there / "evaluation-test.json").read_text())["metrics"]["mc12"]["nll"]
 
 
 def test_runs_shows_the_last_validation_that_was_measured():

@@ -38,6 +38,14 @@ def test_runs_of_a_file_are_trained_and_compared(tmp_path, bayesnorm_):
     assert "3 runs, test set" in again
 
 
+def test_runs_are_compared_on_the_validation_set(tmp_path, bayesnorm_):
+    file = write(tmp_path / "fleet.json", [{"norm": "weight", "lr": 0.01, "out": "tried"}])
+    status, out, err = bayesnorm_("train", "--fleet", file, *QUICK, "--split", "val")
+    assert status == 0, err
+    assert "1 runs, validation set" in out
+    assert [path.name for path in (tmp_path / "tried").glob("evaluation-*")] == ["evaluation-val.json"]
+
+
 def test_one_that_diverges_is_named_and_the_status_is_3(tmp_path, bayesnorm_):
     file = write(tmp_path / "fleet.json", [{"lr": 0.01, "out": "good"}, {"lr": 1e30, "out": "wild"}])
     status, out, err = bayesnorm_("train", "--fleet", file, *QUICK, "--norm", "weight")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,8 @@ import typer
 
 from ..errors import RunError
 from ..evaluate.evaluation import draws_of
+from ..report.drawing import replace
+from ..report.listing import listed
 from ..train.events import measured
 from ..train.methods import method_name
 from ..train.run_folder import RunFolder
@@ -19,6 +22,10 @@ from .tables import console, new_table
 
 def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    json_: Annotated[
+        Path | None,
+        typer.Option("--json", help="Also write them to a file: settings, curves, all measures, checksums, commands."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Table of the runs in a folder: method, epochs, accuracy, NLL, state.
@@ -40,12 +47,14 @@ def runs(
     if not found:
         raise RunError(f"{folder} holds no run; `bayesnorm train --out {folder}/NAME` makes one")
     console().print(table)
+    if json_ is not None:
+        document = {"runs": [listed(path, _name(path, folder)) for path in found]}
+        replace(json_, (json.dumps(document, allow_nan=False) + "\n").encode())
 
 
 def row(path: Path, base: Path) -> list[str]:
     """One run in words."""
-    name = str(path.relative_to(base)) if path != base else path.name
-    folder = RunFolder(path)
+    name, folder = _name(path, base), RunFolder(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -62,6 +71,10 @@ def row(path: Path, base: Path) -> list[str]:
     if test is not None and history and test["step"] < history[-1]["step"]:
         test = None  # the run has gone on since
     return [name, about["data"]["name"], method, f"{len(history)}/{config['epochs']}", *_scores(history, test), state]
+
+
+def _name(path: Path, base: Path) -> str:
+    return str(path.relative_to(base)) if path != base else path.name
 
 
 def _scores(history: list[dict[str, Any]], test: dict[str, Any] | None) -> list[str]:

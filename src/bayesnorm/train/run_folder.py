@@ -191,12 +191,14 @@ class RunFolder:
         return found, [json.loads(line) for line in lines.splitlines()]
 
     def history(self) -> list[Record]:
-        """The metrics up to the latest intact checkpoint."""
+        """The metrics up to the latest intact checkpoint; of a finished run whose checkpoints were removed, all."""
         found = self.peek()
-        return found[1] if found else []
+        if found:
+            return found[1]
+        return self.lines() if (self.result() or {}).get("state") == "finished" else []
 
     def lines(self) -> list[Record]:
-        """The lines of ``metrics.jsonl`` as they are, of a run that is being written."""
+        """The lines of ``metrics.jsonl`` as they are."""
         path = self.path / "metrics.jsonl"
         whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
         return [json.loads(line) for line in whole.splitlines()]

@@ -72,10 +72,7 @@ def activate(
 def weight_tile(effective, o, k, K: tl.constexpr, OUT: tl.constexpr, WHOLE: tl.constexpr):
     """Effective weights of some channels, turned."""
     at = effective + o[None, :] * K + k[:, None]
-    if WHOLE:
-        return tl.load(at)
-    else:
-        return tl.load(at, mask=(k < K)[:, None] & (o < OUT)[None, :], other=0.0)
+    return tl.load(at) if WHOLE else tl.load(at, mask=(k < K)[:, None] & (o < OUT)[None, :], other=0.0)
 
 
 @triton.jit
@@ -141,10 +138,7 @@ def forward_kernel(
         kh = k // (KW * C)
         along = k % (KW * C)
         at = x + base[:, None] + (kh * (WP * C) + along)[None, :]
-        if WHOLE:
-            a = tl.load(at)
-        else:
-            a = tl.load(at, mask=inside[:, None] & (k < K)[None, :], other=0.0)
+        a = tl.load(at) if WHOLE else tl.load(at, mask=inside[:, None] & (k < K)[None, :], other=0.0)
         b = weight_tile(effective, o, k, K, OUT, WHOLE)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         if BN2 > 0:

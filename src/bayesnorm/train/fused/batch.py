@@ -59,7 +59,7 @@ def head(stack: Stack, size: int) -> None:
         LIMIT=stack.terms.batch,
         OUT=link.outputs,
         PIXELS=link.pixels,
-        BP=4,
+        BP=min(16, power(link.pixels)),
         BO=power(link.outputs),
         BB=TOGETHER,
     )

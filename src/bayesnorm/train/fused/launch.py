@@ -142,7 +142,7 @@ def head(stack: Stack, size: int) -> None:
         PIXELS=link.pixels,
         OUT=link.outputs,
         SLOPE=stack.chain.slope,
-        BP=4,
+        BP=min(16, power(link.pixels)),
         BC=power(link.inputs),
         BO=power(link.outputs),
     )

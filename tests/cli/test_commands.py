@@ -275,7 +275,8 @@ def test_runs_are_written_to_a_file(there, bayesnorm_):
     assert bayesnorm_("runs", "--json", "kept/runs.json")[0] == 0
     (found,) = json.loads((there.parents[1] / "kept/runs.json").read_text())["runs"]
     assert (found["run"], found["epochs"]) == (there.name, 2)
-    assert found["test"]["mc12"]["nll"] == json.loads((there / "evaluation-test.json").read_text())["metrics"]["mc12"]["nll"]
+    stored = json.loads((there / "evaluation-test.json").read_text())["metrics"]
+    assert found["test"]["mc12"]["nll"] == stored["mc12"]["nll"]
 
 
 def test_runs_shows_the_last_validation_that_was_measured():

@@ -20,7 +20,7 @@ TINY = Preset(
     "one epoch of a network of a few channels",
     images={"data": "digits", "epochs": 1, "width": 0.02, "batch": 512, "train_eval": 32},
     cells={"data": "strokes"},
-    lr={"none": 0.01, "batch": 0.02},
+    by_norm={"none": {"lr": 0.01}, "batch": {"lr": 0.02}},
     norm_batch=600,
 )
 FIG1 = ("fig1", "--processes", "1", "--device", "cpu")
@@ -132,7 +132,7 @@ def test_a_run_of_other_settings_is_not_overwritten(reproduce: Call, monkeypatch
     args = (*FIG1, "--out", "here")
     assert reproduce(*args)[0] == 0
     before = Path("here/runs/digits-none-seed0/config.json").read_bytes()
-    monkeypatch.setitem(PRESETS, "smoke", Preset("smoke", "", {**TINY.images, "epochs": 2}, TINY.cells, TINY.lr))
+    monkeypatch.setitem(PRESETS, "smoke", Preset("smoke", "", {**TINY.images, "epochs": 2}, TINY.cells, TINY.by_norm))
     status, _, err = reproduce(*args)
     assert status == 1
     assert "epochs was 1, now it is 2" in err
@@ -192,7 +192,9 @@ def test_sigterm_while_training_exits_143_and_the_same_command_goes_on(
 def test_figures_whose_runs_diverged_are_named_and_the_others_made(
     reproduce: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PRESETS, "smoke", dataclasses.replace(TINY, lr={"none": 1e30, "batch": 0.02}))
+    monkeypatch.setitem(
+        PRESETS, "smoke", dataclasses.replace(TINY, by_norm={"none": {"lr": 1e30}, "batch": {"lr": 0.02}})
+    )
     status, out, err = reproduce("fig1", "fig2", "--processes", "1", "--device", "cpu")
     assert status == 3
     assert "fig1: digits-none-seed0: diverged at step" in out
@@ -206,7 +208,7 @@ ROWS = Preset(
     "one epoch of a network of a few channels",
     images={"data": "digits", "epochs": 1, "width": 0.02, "batch": 512, "train_eval": 0},
     cells={"data": "strokes"},
-    lr={"none": 0.01, "batch": 0.02, "weight": 0.005, "analytic": 0.01},
+    by_norm={"none": {"lr": 0.01}, "batch": {"lr": 0.02}, "weight": {"lr": 0.005}, "analytic": {"lr": 0.01}},
     noise_batches=4,
 )
 METHODS = [
@@ -265,7 +267,7 @@ def test_a_time_limit_exits_143_and_the_same_command_goes_on(reproduce: Call, ho
 def test_a_seed_that_diverges_is_named_and_the_table_made(
     reproduce: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(PRESETS, "smoke", dataclasses.replace(ROWS, lr={**ROWS.lr, "none": 1e-2}))
+    monkeypatch.setitem(PRESETS, "smoke", dataclasses.replace(ROWS, by_norm={**ROWS.by_norm, "none": {"lr": 1e-2}}))
     assert reproduce("table1", "--fleet", "--device", "cpu")[0] == 0
     folder = RunFolder(tmp_path / "paper-smoke/runs/digits-none-seed1")
     folder.path.mkdir()

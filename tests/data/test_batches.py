@@ -85,6 +85,15 @@ def test_others_are_distinct_and_not_in_the_batch(index):
     assert seen[0] != seen[1]
 
 
+@pytest.mark.parametrize("index", [0, 1, 4])
+def test_others_follow_from_seed_epoch_and_index(index):
+    batches = Batches(numbered(), 5, seed=1, norm_batch=16)
+    order = stream.permutation(1, Purpose.ORDER, 2, COUNT).tolist()
+    rest = order[5 * index + 5 :] + order[: 5 * index]
+    shuffle = stream.permutation(1, Purpose.OTHERS, 2 * len(batches) + index, len(rest)).tolist()
+    assert batches.normalizing(2, index).tolist() == [rest[i] for i in shuffle[:11]]
+
+
 def test_all_samples_can_be_in_the_normalization():
     data = numbered()
     chosen = held(data, Batches(data, 5, seed=0, norm_batch=COUNT)(0, 0))

@@ -161,18 +161,20 @@ def test_members_of_a_fleet_are_what_they_are_alone(tmp_path):
         assert alone.history == together[str(i)].history
 
 
-def test_trainers_at_one_dock_share_a_stack_if_they_are_of_one_form():
+def test_trainers_at_one_dock_share_a_stack_unless_only_some_of_them_normalize_by_the_batch():
     images, dock = data(), Dock()
     config = Config(epochs=1, batch=4, lr=LR, engine="fused")
-    kinds = [("analytic", "bayes"), ("weight", "point"), ("analytic", "bayes")]
+    kinds = [("analytic", "bayes"), ("weight", "point"), ("batch", "point"), ("analytic", "bayes")]
     trainers = [make_trainer(network(*kind), images, config, LR, ALONE, dock) for kind in kinds]
     for trainer in trainers:
         trainer.begin()
     for trainer in trainers:
         trainer.step()
-    assert trainers[0].bench is trainers[2].bench
-    assert trainers[0].bench is not trainers[1].bench
-    assert [trainer.number for trainer in trainers] == [0, 0, 1]
+    assert trainers[0].bench is trainers[1].bench is trainers[3].bench
+    assert trainers[0].bench is not trainers[2].bench
+    # Those of a kind are neighbours.
+    assert [trainer.number for trainer in trainers] == [0, 2, 0, 1]
+    assert [(kind.first, kind.models) for kind in trainers[0].bench.stack.kinds] == [(0, 2), (2, 1)]
 
 
 def test_one_that_diverges_stops_alone_and_its_step_is_not_taken(tmp_path):

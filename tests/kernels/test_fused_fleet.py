@@ -1,4 +1,4 @@
-"""Fleets of the fused engine, interpreted on the CPU or on CUDA: members of one form share a stack.
+"""Fleets of the fused engine, interpreted on the CPU or on CUDA: members with the same convolutions share a stack.
 
 TRITON_INTERPRET=1 pytest tests/kernels
 """
@@ -51,6 +51,39 @@ def members(path, data, **more):
 def test_members_of_one_form_take_their_steps_in_the_same_kernels(tmp_path, runs):
     fit_fleet(members(tmp_path, images(), lr=1e-3))
     assert runs == [3] * 4
+
+
+MIXED = {
+    "none": (None, "point", {"project": False}),
+    "weight+projection+bayes": ("weight", "bayes", {"clip": 0.5, "kl_factor": 2.0}),
+    "weight+noise": ("weight", "noise", {"project": False}),
+    "analytic+projection": ("analytic", "point", {"clip": 0.5}),
+    "analytic+projection+bayes": ("analytic", "bayes", {"variance_step": 300.0, "momentum": 0.8}),
+    "batch": ("batch", "point", {"project": False}),
+    "batch+projection": ("batch", "point", {}),
+}
+
+
+def mixed(path, data):
+    """One of each kind, and a second of one of them in between."""
+    made = {}
+    for name, (norm, scale, more) in [*MIXED.items(), ("again", MIXED["weight+noise"])]:
+        torch.manual_seed(0)
+        network = all_cnn(norm, scale, "same", 1 / 24).to(DEVICE)
+        config = Config(epochs=1, batch=4, engine="fused", lr=1e-3, seed=int(name == "again"), **more)
+        made[name] = Member(network, data, config, path / name)
+    return made
+
+
+def test_members_that_normalize_in_different_ways_share_their_convolutions(tmp_path, runs):
+    data = images()
+    together = fit_fleet(mixed(tmp_path, data))
+    assert runs == [6, 2] * 2
+    runs.clear()
+    for name, member in mixed(tmp_path / "alone", data).items():
+        assert fit(member.net, data, member.config).result == together[name].result
+    assert runs == [1] * (8 * 2)
+    assert len({run.result["digest"] for run in together.values()}) == 8
 
 
 def test_so_do_the_trials_of_their_searches(tmp_path, runs):

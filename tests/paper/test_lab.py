@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bayesnorm.errors import DataError, DivergedError, RunError, StoppedError
-from bayesnorm.paper import PRESETS, Lab, Preset, Wanted
+from bayesnorm.paper import EXHIBITS, PRESETS, Lab, Preset, Wanted
 from bayesnorm.paper import lab as lab_module
+from bayesnorm.paper.reproduce import reproduce
 from bayesnorm.paper.wanted import BATCH
 from bayesnorm.train import job as job_module
 
@@ -21,7 +22,7 @@ TINY = Preset(
     "one epoch of a network of a few channels",
     images={"data": "digits", "epochs": 1, "width": 0.02, "batch": 512, "train_eval": 0},
     cells={"data": "strokes"},
-    lr={"batch": 0.02, "analytic": 0.01},
+    by_norm={"batch": {"lr": 0.02}, "analytic": {"lr": 0.01}},
     noise_batches=4,
 )
 OTHER = Wanted("batch", seed=1, lr_of=BATCH)
@@ -55,9 +56,31 @@ def test_a_run_comes_after_what_it_needs_and_is_trained_once(tmp_path: Path) -> 
         assert [json.loads(line)["event"] for line in lines] == ["start", "finish"]
 
 
+def test_a_side_experiment_without_settings_of_its_own_is_the_same_run(tmp_path: Path) -> None:
+    show = Shown()
+    lab = Lab(tmp_path, TINY, show)
+    lab.complete([BATCH, dataclasses.replace(BATCH, side=True)])
+    assert show.opened == [["digits-batch-seed0"]]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["digits-batch-seed0"]
+
+
+def test_figure_2_of_a_preset_with_side_experiments(tmp_path: Path) -> None:
+    """Both runs are as long as those are, and have one learning rate."""
+    preset = dataclasses.replace(TINY, norm_batch=600, side={"epochs": 2})
+    lab = Lab(tmp_path, preset, Shown())
+    document = reproduce(EXHIBITS["fig2"], lab)
+    names = ["digits-batch-side-epochs=2-seed0", "digits-batch-norm600-side-epochs=2-seed0"]
+    assert list(document["runs"]) == names
+    assert {(run["epochs"], run["lr"], run["batch"]) for run in document["runs"].values()} == {(2, 0.02, 512)}
+    assert document["measured"]["sizes"] == {"small": 512, "large": 600}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == set(names)
+    assert lab.history(EXHIBITS["fig2"].wanted(preset)[0])[-1]["val_nll"] is not None
+    Lab(tmp_path, preset, refused).complete(EXHIBITS["fig2"].wanted(preset))
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_run_that_diverges_ends_neither_the_others_nor_what_does_not_need_it(tmp_path: Path, at_once: int) -> None:
-    wild = dataclasses.replace(TINY, lr={**TINY.lr, "batch": 1e30})
+    wild = dataclasses.replace(TINY, by_norm={**TINY.by_norm, "batch": {"lr": 1e30}})
     lab = Lab(tmp_path, wild, Shown(), at_once=at_once)
     sound = Wanted("analytic+projection")
     lab.train([OTHER, sound, BATCH])
@@ -142,7 +165,7 @@ def test_presets_of_files_need_no_folder(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_preset_is_not_mixed_up_with_this(tmp_path: Path) -> None:
     Lab(tmp_path, TINY, Shown()).complete([BATCH])
-    longer = Preset("longer", "", {**TINY.images, "epochs": 2}, TINY.cells, TINY.lr)
+    longer = Preset("longer", "", {**TINY.images, "epochs": 2}, TINY.cells, TINY.by_norm)
     with pytest.raises(RunError, match=r"digits-batch-seed0.*epochs was 1, now it is 2"):
         Lab(tmp_path, longer, Shown()).complete([BATCH])
 
@@ -186,7 +209,7 @@ def test_runs_of_a_level_are_one_fleet_and_each_is_what_it_is_alone(
 
 
 def test_the_searches_of_a_fleet_are_those_of_its_members(tmp_path: Path) -> None:
-    searched = dataclasses.replace(TINY, lr={}, images={**TINY.images, "lr_trials": 3, "lr_epochs": 1})
+    searched = dataclasses.replace(TINY, by_norm={}, images={**TINY.images, "lr_trials": 3, "lr_epochs": 1})
     alone, together = Lab(tmp_path / "1", searched, Shown()), Lab(tmp_path / "2", searched, Shown(), fleet=True)
     for lab in (alone, together):
         lab.complete([BATCH, ANALYTIC])
@@ -195,9 +218,7 @@ def test_the_searches_of_a_fleet_are_those_of_its_members(tmp_path: Path) -> Non
         assert alone.folder(run).read("lr_search.json") == together.folder(run).read("lr_search.json")
 
 
-def test_other_data_and_larger_normalization_batches_are_fleets_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_data_are_a_fleet_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed = dataclasses.replace(
         TINY, cells={"data": "strokes", "epochs": 1, "lr": 0.003, "width": 0.1, "train_eval": 0}
     )
@@ -212,15 +233,14 @@ def test_other_data_and_larger_normalization_batches_are_fleets_of_their_own(
     lab = Lab(tmp_path, mixed, Shown(), fleet=True)
     lab.train([BATCH, wide, cells, ANALYTIC])
     assert fleets == [
-        ["digits-batch-seed0", "digits-analytic+projection-seed0"],
-        ["digits-batch-norm600-seed0"],
+        ["digits-batch-seed0", "digits-batch-norm600-seed0", "digits-analytic+projection-seed0"],
         ["strokes-batch-seed0"],
     ]
     assert all(lab.is_done(run) for run in (BATCH, wide, cells, ANALYTIC))
 
 
 def test_one_of_a_fleet_that_diverges_stops_alone(tmp_path: Path) -> None:
-    wild = dataclasses.replace(TINY, lr={**TINY.lr, "batch": 1e30})
+    wild = dataclasses.replace(TINY, by_norm={**TINY.by_norm, "batch": {"lr": 1e30}})
     lab = Lab(tmp_path, wild, Shown(), fleet=True)
     lab.train([OTHER, ANALYTIC])
     assert (lab.lost(OTHER), lab.lost(ANALYTIC)) == (BATCH, None)

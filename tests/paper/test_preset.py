@@ -1,5 +1,7 @@
 """Presets: the paper's is the protocol of the paper, and the command line offers all of them."""
 
+import dataclasses
+
 import pytest
 
 from bayesnorm.cli.reproduce import Choice
@@ -26,13 +28,21 @@ def test_the_command_line_offers_each() -> None:
 def test_images_of_the_paper_preset_follow_the_protocol() -> None:
     """45,000 images in batches of 32, SGD with Nesterov 0.9, g^600 = 0.1, 1200 epochs, learning rate by search."""
     recipe, config = resolved(Wanted("analytic+projection+bayes"))
-    assert recipe == Recipe(data="cifar10", model="all-cnn", directory=recipe.directory)
-    assert (recipe.padding, recipe.width, recipe.prior, recipe.augment) == ("valid", 1.0, 10.0, True)
+    assert recipe == Recipe(data="cifar10", model="all-cnn", directory=recipe.directory, padding="same")
+    assert (recipe.width, recipe.prior, recipe.augment) == (1.0, 10.0, True)
     assert (config.epochs, config.batch, config.lr) == (1200, 32, "auto")
-    assert (config.optimizer, config.momentum, config.warmup_steps, config.clip) == ("sgd", 0.9, 0, None)
+    assert (config.optimizer, config.momentum, config.warmup_steps) == ("sgd", 0.9, 0)
     assert (config.lr_trials, config.lr_epochs) == (10, 5)
     assert config.decay**600 == pytest.approx(0.1)
-    assert config.kl_factor == 1.0
+
+
+@pytest.mark.parametrize(
+    ("method", "found"),
+    [("batch+projection", (None, 1.0)), ("weight", (1.0, 2.0)), ("analytic+projection", (1.0, 2.0))],
+)
+def test_norms_that_do_not_look_at_the_batch_are_clipped(method: str, found: tuple[float | None, float]) -> None:
+    config = resolved(Wanted(method))[1]
+    assert (config.clip, config.kl_factor) == found
 
 
 def test_cells_of_the_paper_preset_follow_the_protocol() -> None:
@@ -51,7 +61,7 @@ def test_every_method_of_the_paper_preset_has_its_learning_rate_searched(method:
 
 
 def test_the_paper_preset_measures_everything() -> None:
-    assert (PAPER.norm_batch, PAPER.robustness, PAPER.lr) == (1024, None, {})
+    assert (PAPER.norm_batch, PAPER.robustness) == (1024, None)
     assert len(PAPER.seeds) >= 3
 
 
@@ -68,10 +78,49 @@ def test_what_the_figures_take_for_granted(preset: Preset) -> None:
 
 
 def test_a_learning_rate_of_the_images_is_not_that_of_the_cells() -> None:
-    preset = Preset("p", "", {"data": "digits"}, {"data": "strokes", "lr": 0.5}, lr={"batch": 0.1})
+    preset = Preset("p", "", {"data": "digits"}, {"data": "strokes", "lr": 0.5}, by_norm={"batch": {"lr": 0.1}})
     assert preset.settings(False, "batch") == {"data": "digits", "lr": 0.1}
     assert preset.settings(False, "weight") == {"data": "digits"}
     assert preset.settings(True, "batch") == {"data": "strokes", "lr": 0.5}
+
+
+# Side experiments.
+
+
+def test_side_experiments_of_the_paper_preset_are_short() -> None:
+    """40 epochs, in 20 of which the learning rate falls to a tenth, measured after each; all else is the protocol's."""
+    for method in ("none", "batch"):
+        plain, side = (resolved(Wanted(method, side=side)) for side in (False, True))
+        assert plain[0] == side[0]
+        assert side[1] == dataclasses.replace(plain[1], epochs=40, eval_every=1)
+        assert side[1].decay ** 20 == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("preset", [preset for preset in PRESETS.values() if preset is not PAPER], ids=lambda p: p.name)
+def test_of_the_other_presets_they_are_the_runs_of_the_other_figures(preset: Preset) -> None:
+    plain, side = Wanted("batch", batch=128), Wanted("batch", batch=128, side=True)
+    assert preset.side == {}
+    assert (side.name(preset), side.settings(preset)) == (plain.name(preset), plain.settings(preset))
+    changed = preset.changed({"clip": 0.5})
+    assert side.name(changed) == plain.name(changed)
+
+
+def test_epochs_that_were_asked_for_are_those_of_side_experiments_too() -> None:
+    preset = PAPER.changed({"epochs": 7})
+    plain, side = Wanted("batch"), Wanted("batch", side=True)
+    assert resolved(side, preset) == resolved(plain, preset)
+    assert resolved(side, preset)[1].epochs == 7
+    assert side.name(preset) == plain.name(preset) == "cifar10-batch-epochs=7-seed0"
+
+
+def test_other_settings_that_were_asked_for_win_but_leave_the_epochs() -> None:
+    preset = PAPER.changed({"eval_every": 5, "clip": 0.5})
+    side = Wanted("batch", side=True)
+    config = resolved(side, preset)[1]
+    assert (config.epochs, config.eval_every, config.clip) == (40, 5, 0.5)
+    assert side.name(preset) == "cifar10-batch-side-clip=0.5,epochs=40,eval_every=5-seed0"
+    asked = PAPER.changed({"epochs": 40, "eval_every": 1})
+    assert side.name(PAPER) != Wanted("batch").name(asked)
 
 
 # Settings of one's own.

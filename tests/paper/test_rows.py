@@ -23,7 +23,7 @@ TINY = Preset(
     "one epoch of a network of a few channels",
     images={"data": "digits", "epochs": 1, "width": 0.02, "batch": 512, "train_eval": 0, "kl_factor": 0.5},
     cells={"data": "strokes"},
-    lr={"batch": 0.02, "analytic": 0.01},
+    by_norm={"batch": {"lr": 0.02}, "analytic": {"lr": 0.01}},
     table_methods=("batch", "analytic+projection+bayes"),
     table_seeds=(0, 3),
     noise_batches=4,
@@ -129,5 +129,5 @@ def test_gpu_minutes_are_the_sum_over_the_seeds(lab: Lab, monkeypatch: pytest.Mo
 def test_only_what_is_finished_with_these_settings_has_a_row(lab: Lab, tmp_path: Path) -> None:
     other = Lab(tmp_path, TINY, quiet)
     assert document(other)["rows"] == []
-    longer = Lab(lab.out, Preset("tiny", "", {**TINY.images, "epochs": 2}, TINY.cells, TINY.lr), quiet)
+    longer = Lab(lab.out, Preset("tiny", "", {**TINY.images, "epochs": 2}, TINY.cells, TINY.by_norm), quiet)
     assert document(longer)["rows"] == []

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from bayesnorm.paper import EXHIBITS, PRESETS, Preset, Wanted
-from bayesnorm.paper.wanted import BATCH
+from bayesnorm.paper.wanted import BATCH, aside
 from bayesnorm.train.config import Config
 from bayesnorm.train.recipe import Recipe, resolve
 
@@ -19,7 +19,7 @@ def everything(preset: Preset) -> list[Wanted]:
 def test_different_runs_have_different_names(preset: Preset) -> None:
     runs = everything(preset)
     names = [run.name(preset) for run in runs]
-    assert len(set(names)) == len(names) == (31 if preset.name == "paper" else 29)
+    assert len(set(names)) == len(names) == (33 if preset.name == "paper" else 29)
     assert all("/" not in name for name in names)
 
 
@@ -69,6 +69,48 @@ def test_special_settings() -> None:
     assert Wanted("batch", seed=3, batch=8).settings(preset) == {**plain, "seed": 3, "batch": 8}
     assert Wanted("batch", norm_batch=128).settings(preset) == {**plain, "norm_batch": 128}
     assert Wanted("batch", cells=True).settings(preset)["lr"] == preset.cells["lr"]
+
+
+# Side experiments: figures 2 and A1.
+
+
+def test_figure_2_compares_equally_long_runs() -> None:
+    preset = PRESETS["paper"]
+    small, large = EXHIBITS["fig2"].wanted(preset)
+    assert (small, large) == (
+        Wanted("batch", side=True),
+        Wanted("batch", norm_batch=1024, side=True, lr_of=small),
+    )
+    assert large.settings(preset) == {**small.settings(preset), "norm_batch": 1024}
+    assert small.name(preset) == "cifar10-batch-side-epochs=40,eval_every=1-seed0"
+    assert large.name(preset) == "cifar10-batch-norm1024-side-epochs=40,eval_every=1-seed0"
+
+
+@pytest.mark.parametrize("method", ["none", "batch"])
+def test_figure_a1_compares_equally_long_runs_each_with_its_learning_rate(method: str) -> None:
+    preset = PRESETS["paper"]
+    runs = [run for run in EXHIBITS["figA1"].wanted(preset) if run.method == method]
+    assert [run.batch for run in runs] == [8, None, 128, 512]
+    for run in runs:
+        assert (run.side, run.lr_of) == (True, None)
+        assert run.settings(preset)["epochs"] == 40
+    assert (runs[1] in EXHIBITS["fig2"].wanted(preset)) == (method == "batch")
+
+
+@pytest.mark.parametrize("name", [*(name for name in PRESETS if name != "paper"), "paper"])
+def test_where_all_runs_are_equally_long_they_are_shared(name: str) -> None:
+    """As they were before there were side experiments; so too where epochs were asked for."""
+    preset = PRESETS[name].changed({"epochs": 3}) if name == "paper" else PRESETS[name]
+    assert EXHIBITS["fig2"].wanted(preset) == [BATCH, Wanted("batch", norm_batch=preset.norm_batch, lr_of=BATCH)]
+    sizes = [None if size == 32 else size for size in preset.batch_sizes]
+    expected = [Wanted(method, batch=size) for method in ("none", "batch") for size in sizes]
+    assert EXHIBITS["figA1"].wanted(preset) == expected
+
+
+def test_a_run_of_a_side_experiment_keeps_what_is_special_about_it() -> None:
+    run = Wanted("analytic", seed=2, batch=8, cells=True, lr_of=BATCH)
+    found = aside(run, PRESETS["paper"])
+    assert found == Wanted("analytic", seed=2, batch=8, cells=True, side=True, lr_of=BATCH)
 
 
 def test_an_unknown_method_is_named() -> None:

@@ -94,6 +94,46 @@ def test_kernels_of_their_own_do_not_deform():
         make_trainer(network("weight"), made_up(augment=Augment(deform=1.0)), config, LR, ALONE)
 
 
+WIDE = {"norm_batch": 30}
+"""Twenty-two samples that only normalize, beside eight of the batch, or two at the end of an epoch."""
+
+
+@pytest.mark.parametrize("extra", [{}, {"optimizer": "adam"}, {"clip": 0.5, "channels_last": False}])
+@pytest.mark.parametrize("scale", ["point", "bayes"])
+def test_larger_normalization_batches(scale, extra):
+    config = Config(epochs=3, batch=8, lr=LR, **WIDE, **extra)
+    plain, captured = (kind(network("batch", scale), data(), config, LR, ALONE) for kind in KINDS)
+    records = epochs(plain, 3)
+    agree(records, epochs(captured, 3), rel=1e-4 if "optimizer" in extra else 1e-5)
+    for (name, a), b in zip(plain.net.state_dict().items(), captured.net.state_dict().values(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=2e-5, msg=name)
+    alone = CapturedTrainer(network("batch", scale), data(), Config(epochs=3, batch=8, lr=LR, **extra), LR, ALONE)
+    assert epochs(alone, 1)[0]["train_nll"] != pytest.approx(records[0]["train_nll"], rel=1e-3), "they do normalize"
+
+
+@pytest.mark.parametrize("pixels", [False, True], ids=["images", "pixels"])
+def test_the_samples_that_only_normalize_are_those_of_the_plain_loop(pixels):
+    config = Config(batch=4, lr=LR, norm_batch=9) if pixels else Config(batch=8, lr=LR, **WIDE)
+    trainer = CapturedTrainer(network("batch", pixels=pixels), deformed() if pixels else data(), config, LR, ALONE)
+    for epoch, first in ((0, 0), (1, 0), (2, 2)):
+        trainer.load_counters({"epoch": epoch, "batch": first, "sums": trainer.sums})
+        trainer._upload()
+        for index in range(first, len(trainer.batches)):
+            expected = trainer.batches(epoch, index)
+            images, targets = trainer._inputs(trainer.numbers[: len(expected.images)])
+            assert torch.equal(images, expected.images)
+            assert torch.equal(targets, expected.targets)
+            trainer.place += 1
+            trainer.count += 1
+    assert len(expected.targets) < config.batch, "the last is short"
+
+
+def test_kernels_of_their_own_have_no_larger_normalization_batch():
+    config = Config(batch=8, lr=LR, engine="fused", **WIDE)
+    with pytest.raises(ValueError, match=r"--engine fused: .*only normalize \(--norm-batch\); choose --engine auto"):
+        make_trainer(network("batch"), data(), config, LR, ALONE)
+
+
 class FromTheHost(TorchDispatchMode):
     """Notes what a CUDA graph cannot hold: values from the host or for it, and shapes that hang on values."""
 
@@ -110,8 +150,9 @@ class FromTheHost(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_nothing_of_a_deformed_batch_comes_from_the_host():
-    trainer = CapturedTrainer(network("weight", pixels=True), deformed(), Config(batch=2, lr=LR), LR, ALONE)
+@pytest.mark.parametrize(("norm", "extra"), [("weight", {}), ("batch", {"norm_batch": 9})])
+def test_nothing_of_a_deformed_batch_comes_from_the_host(norm, extra):
+    trainer = CapturedTrainer(network(norm, pixels=True), deformed(), Config(batch=2, lr=LR, **extra), LR, ALONE)
     trainer._upload()
     with FromTheHost() as watch:
         trainer._inputs(trainer.numbers)
@@ -182,6 +223,8 @@ def test_which_engine_is_chosen():
     assert type(make_trainer(net, data(), Config(batch=8, lr=LR), LR, ALONE)) is Trainer  # there is no CUDA here
     assert type(make_trainer(net, data(), Config(batch=8, lr=LR, engine="captured"), LR, ALONE)) is CapturedTrainer
     assert type(make_trainer(net, data(), Config(batch=8, lr=LR, engine="plain"), LR, ALONE)) is Trainer
+    wide = Config(batch=8, lr=LR, engine="captured", **WIDE)
+    assert type(make_trainer(network("batch"), data(), wide, LR, ALONE)) is CapturedTrainer
 
 
 def mixed() -> nn.Module:
@@ -193,7 +236,6 @@ def mixed() -> nn.Module:
 @pytest.mark.parametrize(
     ("net", "where", "config", "world", "why"),
     [
-        (network("batch"), data(), {"norm_batch": 16}, ALONE, "--norm-batch"),
         (network("weight"), data(), {}, World(0, 2, torch.device("cpu")), "several processes"),
         (mixed(), data(), {}, ALONE, "several types"),
     ],
@@ -206,9 +248,10 @@ def test_what_cannot_be_captured_is_refused_or_left_to_the_plain_loop(net, where
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("stop", [1, 4, 6, 9])
-def test_a_run_that_was_interrupted_goes_on_bitwise(optimizer, stop, tmp_path):
-    config = Config(epochs=2, batch=8, lr=LR, engine="captured", optimizer=optimizer, checkpoint_steps=1)
-    whole = fit(network("analytic", "bayes"), data(), config)
+@pytest.mark.parametrize(("norm", "extra"), [("analytic", {}), ("batch", WIDE)])
+def test_a_run_that_was_interrupted_goes_on_bitwise(norm, extra, optimizer, stop, tmp_path):
+    config = Config(epochs=2, batch=8, lr=LR, engine="captured", optimizer=optimizer, checkpoint_steps=1, **extra)
+    whole = fit(network(norm, "bayes"), data(), config)
 
     class InterruptError(Exception):
         pass
@@ -218,18 +261,18 @@ def test_a_run_that_was_interrupted_goes_on_bitwise(optimizer, stop, tmp_path):
             raise InterruptError
 
     with pytest.raises(InterruptError):
-        fit(network("analytic", "bayes"), data(), config, out=tmp_path, callbacks=[interrupt])
-    resumed = fit(network("analytic", "bayes"), data(), config, out=tmp_path, resume=True)
+        fit(network(norm, "bayes"), data(), config, out=tmp_path, callbacks=[interrupt])
+    resumed = fit(network(norm, "bayes"), data(), config, out=tmp_path, resume=True)
     assert resumed.result["digest"] == whole.result["digest"]
     assert resumed.history == whole.history
 
 
 @cuda
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(("norm", "scale"), METHODS)
-def test_the_graph_computes_what_the_plain_loop_computes(norm, scale, precision):
+@pytest.mark.parametrize(("norm", "scale", "extra"), [*((*each, {}) for each in METHODS), ("batch", "bayes", WIDE)])
+def test_the_graph_computes_what_the_plain_loop_computes(norm, scale, extra, precision):
     device = torch.device("cuda")
-    config = Config(epochs=2, batch=8, lr=0.005, precision=precision)
+    config = Config(epochs=2, batch=8, lr=0.005, precision=precision, **extra)
     world = World(0, 1, device)
     plain, captured = (kind(network(norm, scale).to(device), data().to(device), config, 0.005, world) for kind in KINDS)
     with numerics(config, device):

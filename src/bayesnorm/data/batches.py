@@ -74,13 +74,18 @@ class Batches:
         picked, numbers = chosen[mine], torch.arange(mine.start, mine.stop, device=order.device)
         if self.others:
             extra = self._share(self.others)
-            rest = torch.cat([order[first + whole :], order[:first]])
-            shuffle = stream.permutation(self.seed, Purpose.OTHERS, epoch * len(self) + index, len(rest), rest.device)
-            picked = torch.cat([picked, rest[shuffle[extra]]])
+            picked = torch.cat([picked, self.normalizing(epoch, index)[extra]])
             numbers = torch.cat([numbers, torch.arange(whole + extra.start, whole + extra.stop, device=order.device)])
         rows = stream.rows(self.seed, Purpose.AUGMENT, epoch * len(self) + index, numbers)
         images, targets = augmented(self.data, self.data.train[picked], rows)
         return Batch(images, targets[: mine.stop - mine.start], whole, numbers)
+
+    def normalizing(self, epoch: int, index: int) -> Tensor:
+        """Samples ``(others,)`` that only take part in the normalization: any but those of the batch, none twice."""
+        order, first = self.permutation(epoch), index * self.batch
+        rest = torch.cat([order[first + self.batch :], order[:first]])
+        shuffle = stream.permutation(self.seed, Purpose.OTHERS, epoch * len(self) + index, len(rest), rest.device)
+        return rest[shuffle[: self.others]]
 
     def permutation(self, epoch: int) -> Tensor:
         """Order of the samples in an epoch."""

@@ -28,7 +28,8 @@ class Purpose(enum.IntEnum):
 
 def rows(seed: int, purpose: Purpose, step: int, samples: Tensor) -> Tensor:
     """Row hashes of samples, by their number ``(N,)`` in the step."""
-    key = noise.derive(torch.tensor(seed, dtype=torch.int64, device=samples.device), int(purpose))
+    # Filled there, not copied from the host, which would wait for all that the device has to do.
+    key = noise.derive(torch.full((), seed, dtype=torch.int64, device=samples.device), int(purpose))
     return noise.rows(key, torch.full_like(key, step), samples)
 
 

@@ -9,7 +9,7 @@ from .curves import curve_of, dashed, final, final_std, finish, lines
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .preset import Preset
-from .wanted import BATCH, Wanted
+from .wanted import BATCH, Wanted, aside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
 
 def runs(preset: Preset) -> dict[str, Wanted]:
     """Both with the training batch and the learning rate of plain batch norm; the other samples only normalize."""
-    return {"small": BATCH, "large": Wanted("batch", norm_batch=preset.norm_batch, lr_of=BATCH)}
+    small = aside(BATCH, preset)
+    return {"small": small, "large": aside(Wanted("batch", norm_batch=preset.norm_batch, lr_of=small), preset)}
 
 
 def measure(lab: Lab) -> Measured:
     """Training loss in both modes, validation loss and accuracy."""
-    curves = {label: curve_of(lab.history(run)) for label, run in runs(lab.preset).items()}
+    both = runs(lab.preset)
+    curves = {label: curve_of(lab.history(run)) for label, run in both.items()}
     numbers = {}
     for label, curve in curves.items():
         numbers[f"{label} normalization batch, validation accuracy"] = final(curve, "val_accuracy")
         numbers[f"{label} normalization batch, std of iterates"] = final_std(curve, "val_accuracy")
         numbers[f"{label} normalization batch, validation loss"] = final(curve, "val_nll")
-    sizes = {"small": lab.folder(BATCH).about()["config"]["batch"], "large": lab.preset.norm_batch}
+    sizes = {"small": lab.folder(both["small"]).about()["config"]["batch"], "large": lab.preset.norm_batch}
     return {"numbers": numbers, "curves": curves, "sizes": sizes}
 
 

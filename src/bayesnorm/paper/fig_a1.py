@@ -9,20 +9,20 @@ from .curves import curve_of, final, finish, lines
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .preset import Preset
-from .wanted import Wanted
+from .wanted import Wanted, aside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = {"none": "standard training", "batch": "batch normalization"}
 PROTOCOL = 32
-"""The batch size of the protocol: those runs are shared with other figures."""
+"""The batch size of the protocol: where all runs are equally long, these are shared with other figures."""
 
 
 def runs(preset: Preset, method: str) -> dict[str, Wanted]:
     """By batch size."""
     sizes = {f"batch {size}": None if size == PROTOCOL else size for size in preset.batch_sizes}
-    return {label: Wanted(method, batch=size) for label, size in sizes.items()}
+    return {label: aside(Wanted(method, batch=size), preset) for label, size in sizes.items()}
 
 
 def measure(lab: Lab) -> Measured:

@@ -42,6 +42,8 @@ class Preset:
         robustness: test images that are disturbed in figure A4; None: all.
         table_methods: rows of table 1, beyond the five that are drawn.
         table_seeds: of its rows.
+        side: settings of the runs of side experiments (figures 2 and A1), compared with each other only: they may be
+            shorter; empty: those of all runs.
         changes: settings that were asked for instead; they are part of the names of the runs.
     """
 
@@ -58,12 +60,18 @@ class Preset:
     robustness: int | None = None
     table_methods: tuple[str, ...] = TABLE
     table_seeds: tuple[int, ...] = (0,)
+    side: Settings = field(default_factory=dict)
     changes: Settings = field(default_factory=dict)
 
-    def settings(self, cells: bool, norm: str) -> Settings:
-        """Settings of a run, without what its method decides."""
+    def settings(self, cells: bool, norm: str, side: bool = False) -> Settings:
+        """Settings of a run, or of one of a side experiment, without what its method decides."""
         chosen = self.cells if cells else {**self.images, **self.by_norm.get(norm, {})}
-        return {**chosen, **self.changes}
+        return {**chosen, **(self.aside if side else {}), **self.changes}
+
+    @property
+    def aside(self) -> Settings:
+        """Settings of side experiments; none where epochs were asked for, which are those of all runs then."""
+        return {} if "epochs" in self.changes else self.side
 
     @property
     def tag(self) -> str:
@@ -72,9 +80,16 @@ class Preset:
         >>> PRESETS["smoke"].changed({"padding": "valid", "kl_factor": 2.0}).tag
         'kl_factor=2,padding=valid'
         """
-        kept = {name: value for name, value in sorted(self.changes.items()) if name not in OPERATIONAL}
-        words = ",".join(f"{name}={_word(value)}" for name, value in kept.items())
-        return words if len(words) <= LONGEST else "set-" + hashlib.sha256(words.encode()).hexdigest()[:12]
+        return _tag(self.changes)
+
+    @property
+    def side_tag(self) -> str:
+        """Likewise of the runs of side experiments; that of all runs where they have no settings of their own.
+
+        >>> PRESETS["paper"].changed({"clip": 2.0}).side_tag
+        'side-clip=2,epochs=40,eval_every=1'
+        """
+        return f"side-{_tag({**self.aside, **self.changes})}" if self.aside else self.tag
 
     def changed(self, settings: Mapping[str, Any]) -> Preset:
         """The preset with other settings; ValueError for one that is not free, or has no sense."""
@@ -86,6 +101,13 @@ class Preset:
             recipe, config = resolve({**made.settings(cells, "none"), "norm": "none", "directory": "."})
             Recipe(**recipe), Config.from_dict(config)
         return made
+
+
+def _tag(settings: Settings) -> str:
+    """Those that change a result, in the order of their names."""
+    kept = {name: value for name, value in sorted(settings.items()) if name not in OPERATIONAL}
+    words = ",".join(f"{name}={_word(value)}" for name, value in kept.items())
+    return words if len(words) <= LONGEST else "set-" + hashlib.sha256(words.encode()).hexdigest()[:12]
 
 
 def _word(value: Any) -> str:
@@ -138,10 +160,11 @@ PRESETS = {
         ),
         Preset(
             "paper",
-            "the full protocol: CIFAR-10 for 1200 epochs, the cells for 3000, learning rates found by search",
+            "the full protocol: CIFAR-10 for 1200 epochs (fig2, figA1: 40), cells for 3000, learning rates by search",
             images={"data": "cifar10", "padding": "same", "precision": "bf16", "eval_every": 10},
             cells={"data": "cells", "eval_every": 10},
             by_norm={"weight": CLIPPED, "analytic": CLIPPED},
+            side={"epochs": 40, "eval_every": 1},
         ),
     )
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..train.methods import settings_of
 from .preset import Preset, Settings
@@ -18,6 +18,8 @@ class Wanted:
         batch: training batch, if another than the protocol's.
         norm_batch: normalization batch, if another than the training batch.
         cells: trained on the cells.
+        side: of a side experiment, with the preset's settings of those (``Preset.side``); a preset that has none gives
+            the same run as without.
         lr_of: the run whose learning rate it takes over.
         noise_of: the batch-normalized run whose measured noise it injects.
     """
@@ -27,6 +29,7 @@ class Wanted:
     batch: int | None = None
     norm_batch: int | None = None
     cells: bool = False
+    side: bool = False
     lr_of: Wanted | None = None
     noise_of: Wanted | None = None
 
@@ -54,14 +57,15 @@ class Wanted:
         """
         special = [f"batch{self.batch}"] if self.batch else []
         special += [f"norm{self.norm_batch}"] if self.norm_batch else []
-        special += [preset.tag] if preset.tag else []
+        tag = preset.side_tag if self.side else preset.tag
+        special += [tag] if tag else []
         data = preset.settings(self.cells, "none")["data"]
         return "-".join([data, self.method, *special, f"seed{self.seed}"])
 
     def settings(self, preset: Preset) -> Settings:
         """Settings of the run that do not depend on other runs."""
         method = settings_of(self.method)
-        found = {**preset.settings(self.cells, method["norm"]), **method, "seed": self.seed}
+        found = {**preset.settings(self.cells, method["norm"], self.side), **method, "seed": self.seed}
         if self.batch is not None:
             found["batch"] = self.batch
         if self.norm_batch is not None:
@@ -71,3 +75,15 @@ class Wanted:
 
 BATCH = Wanted("batch")
 """Plain batch normalization, which many figures are about."""
+
+
+def aside(run: Wanted, preset: Preset) -> Wanted:
+    """The run as part of a side experiment; where the preset has no settings of those, the run itself.
+
+    >>> from bayesnorm.paper.preset import PRESETS
+    >>> aside(BATCH, PRESETS["paper"]).name(PRESETS["paper"])
+    'cifar10-batch-side-epochs=40,eval_every=1-seed0'
+    >>> aside(BATCH, PRESETS["smoke"]) == BATCH
+    True
+    """
+    return replace(run, side=True) if preset.aside else run

@@ -30,8 +30,9 @@ WARM_UP = 3
 class CapturedTrainer(Trainer):
     """A trainer that takes many steps at a time, on the device alone.
 
-    Order, learning rates and KL factors of an epoch are put on the device before it begins. A step that would make the
-    loss or the gradient infinite is not taken, nor is any after it; the host learns of it at the next look.
+    Order, the samples that only normalize, learning rates and KL factors of an epoch are put on the device before it
+    begins. A step that would make the loss or the gradient infinite is not taken, nor is any after it; the host learns
+    of it at the next look.
 
     Without CUDA the same step runs as it is written, which is how it is tested against :class:`Trainer`.
     """
@@ -42,8 +43,9 @@ class CapturedTrainer(Trainer):
         self.flat = Flat(net, self.optimizer, config)
         seed = torch.tensor(config.seed, dtype=torch.int64, device=device)
         self.key = noise.derive(seed, int(Purpose.AUGMENT))
-        self.numbers = torch.arange(config.batch, device=device)
+        self.numbers = torch.arange(config.batch + self.batches.others, device=device)
         self.order = torch.zeros(len(data.train), dtype=torch.int64, device=device)
+        self.others = torch.zeros(steps, self.batches.others, dtype=torch.int64, device=device)
         self.rates, self.factors = (torch.zeros(steps, device=device) for _ in range(2))
         self.place, self.count = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
         self.failed = torch.full((), -1, dtype=torch.int64, device=device)
@@ -106,6 +108,8 @@ class CapturedTrainer(Trainer):
         """Everything that the steps of this epoch need."""
         first, steps = self.epoch * len(self.batches), len(self.batches)
         self.order.copy_(self.batches.permutation(self.epoch))
+        for index in range(self.batch, steps) if self.batches.others else ():
+            self.others[index] = self.batches.normalizing(self.epoch, index)
         self.rates.copy_(torch.tensor([self.schedule.rate(first + i) for i in range(steps)]))
         self.factors.copy_(torch.tensor([self.schedule.kl_factor(first + i) for i in range(steps)]))
         self.place.fill_(self.batch)
@@ -125,7 +129,7 @@ class CapturedTrainer(Trainer):
 
     def _one_step(self, size: int) -> None:
         """One step on what is on the device, with nothing from the host."""
-        images, targets = self.inputs(self.numbers[:size])
+        images, targets = self.inputs(self.numbers[: size + self.batches.others])
         total, nll, kl = self.terms(images, targets, _at(self.factors, self.place))
         gradients = torch.autograd.grad(total, self.flat.parameters, allow_unused=True)
         with torch.no_grad():
@@ -136,14 +140,19 @@ class CapturedTrainer(Trainer):
             self._note(size, total, nll, kl, norm, good)
 
     def _inputs(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch at this place of the order, augmented."""
-        chosen = self.order[self.place * self.config.batch + numbers]
-        return augmented(self.data, self.data.train[chosen], noise.rows(self.key, self.count, numbers))
+        """The batch at this place of the order, then those that only normalize, augmented; targets of the batch."""
+        size = len(numbers) - self.batches.others
+        chosen = self.order[self.place * self.config.batch + numbers[:size]]
+        if self.batches.others:
+            chosen = torch.cat([chosen, _at(self.others, self.place)])
+        images, targets = augmented(self.data, self.data.train[chosen], noise.rows(self.key, self.count, numbers))
+        return images, targets[:size]
 
     def _terms(self, images: Tensor, targets: Tensor, factor: Tensor) -> Terms:
         """The objective."""
         self.elbo.kl_factor = factor
-        return self.elbo(self._network(images), targets)
+        output = self._network(images)
+        return self.elbo(output[: len(targets)] if self.batches.others else output, targets)
 
     def _note(self, size: int, loss: Tensor, nll: Tensor, kl: Tensor, norm: Tensor, good: Tensor) -> None:
         """Sums of the epoch; where and how it failed, the first time."""

@@ -45,8 +45,6 @@ def _obstacle(net: nn.Module, data: Data, config: Config, world: World, engine: 
     """What keeps the step from being captured, or fused, in words."""
     if world.size > 1:
         return "several processes wait for each other at every step"
-    if config.norm_batch is not None:
-        return "--norm-batch draws the other samples on the host"
     if any(isinstance(m, BatchNorm | _BatchNorm) and m.momentum is None for m in net.modules()):
         return "batch norm with momentum None reads its count on the host"
     kinds = {(p.dtype, p.device) for p in net.parameters() if p.requires_grad}
@@ -54,4 +52,6 @@ def _obstacle(net: nn.Module, data: Data, config: Config, world: World, engine: 
         return "the network has parameters of several types or devices"
     if engine != "fused":
         return None
+    if config.norm_batch is not None:
+        return "it takes no samples that only normalize (--norm-batch)"
     return "it does not deform images" if data.augment.deform else not_fused(net, data, config)

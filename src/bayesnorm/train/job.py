@@ -86,7 +86,7 @@ def complete_named(name: str, emit: Callback, jobs: Mapping[str, Job]) -> None:
 def complete_together(jobs: Mapping[str, Job], emit: Mapping[str, Callback], stop_at: float | None = None) -> None:
     """Complete jobs side by side in this process, on one device; one that diverges is stored so and stops alone.
 
-    Jobs of other data, numerics or kind of step come in a fleet of their own, one after the other.
+    Jobs of other data or numerics come in a fleet of their own, one after the other.
 
     Arguments:
         jobs: by name.
@@ -127,13 +127,10 @@ def member_of(recipe: Recipe, config: Config, out: Path, device: torch.device | 
 
 
 def _kind(job: Job) -> str:
-    """Equal for jobs that are trained as one fleet.
-
-    With a larger normalization batch the steps are taken one by one on the host: others would wait for them.
-    """
+    """Equal for jobs that are trained as one fleet."""
     recipe, config = job.resolved()
     numeric = {name: getattr(config, name) for name in SHARED}
-    return json.dumps([job.device, _data(recipe), numeric, config.norm_batch is not None])
+    return json.dumps([job.device, _data(recipe), numeric])
 
 
 def _data(recipe: Recipe) -> str:

@@ -100,8 +100,7 @@ def update_(
     update_kernel[(len(rows.start),)](
         *(values, momentum, gradient, rate, good, scale),
         *(rows.start, rows.length, rows.factor, rows.low, rows.high, rows.project),
-        mu,
-        0,
+        *(mu, 0, 0),
         BLOCK=1 << (rows.longest - 1).bit_length(),
         num_warps=8,
     )

@@ -28,17 +28,17 @@ def pixels_kernel(
         return
     c = tl.program_id(1) * BN + tl.arange(0, BN)
     response += (model * LIMIT + n) * (PIXELS * OUT)
-    total = tl.zeros((BN,), dtype=tl.float32)
-    square = tl.zeros((BN,), dtype=tl.float32)
+    total = tl.zeros((BP, BN), dtype=tl.float32)
+    square = tl.zeros((BP, BN), dtype=tl.float32)
     for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         mask = (p < PIXELS)[:, None] & (c < OUT)[None, :]
         z = tl.load(response + p[:, None] * OUT + c[None, :], mask=mask, other=0.0).to(tl.float32)
-        total += tl.sum(z, 0)
-        square += tl.sum(z * z, 0)
+        total += z
+        square += z * z
     at = (model * LIMIT + n) * ROWS + row_at + c
-    tl.store(sums + at, total, mask=c < OUT)
-    tl.store(squares + at, square, mask=c < OUT)
+    tl.store(sums + at, tl.sum(total, 0), mask=c < OUT)
+    tl.store(squares + at, tl.sum(square, 0), mask=c < OUT)
 
 
 @triton.jit

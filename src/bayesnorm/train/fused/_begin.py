@@ -159,7 +159,7 @@ def moments_of(
     tl.store(moments + TABLE + j, var.to(tl.float32) + 1e-5, mask=own)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_model"])
 def begin_kernel(
     images,
     labels,
@@ -189,6 +189,7 @@ def begin_kernel(
     second,
     parameters,
     samples,
+    first_model,
     ROWS: tl.constexpr,
     TABLE: tl.constexpr,
     TABLES: tl.constexpr,
@@ -218,7 +219,7 @@ def begin_kernel(
 
     Draws make two numbers per sample and channel, with ``u = (response + h) A + B``; ``h`` is known after ``prepare``.
     """
-    model = tl.program_id(1).to(tl.int64)
+    model = (first_model + tl.program_id(1)).to(tl.int64)
     if tl.load(active + model) == 0:
         return
     pid = tl.program_id(0)

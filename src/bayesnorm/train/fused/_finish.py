@@ -9,7 +9,7 @@ from ._begin import BAYES, NOISE, PLAIN, kink, rho, shrinkage
 from ._prepare import ANALYTIC, BATCHES, NONE, remainder
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_model"])
 def totals_kernel(
     values,
     statistics,
@@ -24,6 +24,7 @@ def totals_kernel(
     s_at,
     b_at,
     parameters,
+    first_model,
     ROWS: tl.constexpr,
     BATCH: tl.constexpr,
     LIMIT: tl.constexpr,
@@ -33,7 +34,7 @@ def totals_kernel(
     BR: tl.constexpr,
 ):
     """Programs (some channels of any layer, model): gradients of scale, shift, draws and offset, sums over samples."""
-    row, model = tl.program_id(0) * BR + tl.arange(0, BR), tl.program_id(1).to(tl.int64)
+    row, model = tl.program_id(0) * BR + tl.arange(0, BR), (first_model + tl.program_id(1)).to(tl.int64)
     if tl.load(active + model) == 0:
         return
     own = row < ROWS
@@ -85,7 +86,7 @@ def totals_kernel(
     tl.store(totals + 3, for_offset, mask=own)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_model"])
 def gradient_kernel(
     values,
     gradient,
@@ -111,6 +112,7 @@ def gradient_kernel(
     steps,
     samples,
     prior,
+    first_model,
     ROWS: tl.constexpr,
     TABLE: tl.constexpr,
     MODEL: tl.constexpr,
@@ -124,7 +126,7 @@ def gradient_kernel(
 
     Gradient of its weights, scale, shift and variance; ``through``: those of its statistics, for the layers before.
     """
-    row, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row, model = tl.program_id(0), (first_model + tl.program_id(1)).to(tl.int64)
     # As in ``prepare``: first ask for everything that hangs on the row alone.
     size, channels, w_place = tl.load(length + row), tl.load(inputs + row), tl.load(w_at + row)
     b_place, s_place, u_place = tl.load(b_at + row), tl.load(s_at + row), tl.load(u_at + row)
@@ -180,7 +182,7 @@ def gradient_kernel(
     tl.store(squares + model * (ROWS + TABLE) + row, tl.sum(g * g) + square + square_u)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_model"])
 def through_kernel(
     values,
     gradient,
@@ -196,6 +198,7 @@ def through_kernel(
     taps,
     inputs,
     parameters,
+    first_model,
     ROWS: tl.constexpr,
     TABLE: tl.constexpr,
     INSIDE: tl.constexpr,
@@ -204,7 +207,7 @@ def through_kernel(
     BC: tl.constexpr,
 ):
     """Gradients through the propagated moments: programs (some channels of a layer's output, layer, model)."""
-    layer, model = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    layer, model = tl.program_id(1), (first_model + tl.program_id(2)).to(tl.int64)
     channels, before = tl.load(inputs + layer), tl.load(row_first + layer)
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     if (tl.load(active + model) == 0) | (tl.program_id(0) * BC >= channels):
@@ -251,7 +254,7 @@ def through_kernel(
     tl.store(squares + model * (ROWS + TABLE) + ROWS + before + c, g_s * g_s + g_b * g_b, mask=keep)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_model"])
 def judge_kernel(
     losses,
     divergences,
@@ -271,6 +274,7 @@ def judge_kernel(
     steps,
     samples,
     clip,
+    first_model,
     ROWS: tl.constexpr,
     TABLE: tl.constexpr,
     BATCH: tl.constexpr,
@@ -280,7 +284,7 @@ def judge_kernel(
     BLOCK: tl.constexpr,
 ):
     """One program per model: the loss, whether the step is taken, the sums of the epoch, and on to the next step."""
-    model = tl.program_id(0).to(tl.int64)
+    model = (first_model + tl.program_id(0)).to(tl.int64)
     if tl.load(active + model) == 0:
         tl.store(good + model, 0)
         return

@@ -16,7 +16,7 @@ def remainder(k, channels):
     return k - ((k.to(tl.float32) + 0.5) / channels.to(tl.float32)).to(tl.int32) * channels
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_model"])
 def prepare_kernel(
     values,
     moments,
@@ -33,6 +33,7 @@ def prepare_kernel(
     effective_at,
     parameters,
     weights,
+    first_model,
     ROWS: tl.constexpr,
     TABLE: tl.constexpr,
     NORM: tl.constexpr,
@@ -40,7 +41,7 @@ def prepare_kernel(
     BLOCK: tl.constexpr,
 ):
     """Programs (output channel of any layer, model): effective weight, and what is added to the response."""
-    row, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row, model = tl.program_id(0), (first_model + tl.program_id(1)).to(tl.int64)
     # All that hangs on the row alone is asked for at once: waiting for memory is most of the time here.
     size, channels, w_place = tl.load(length + row), tl.load(inputs + row), tl.load(w_at + row)
     b_place, table, target = tl.load(b_at + row), tl.load(moments_at + row), tl.load(effective_at + row)

@@ -29,17 +29,17 @@ def scale_kernel(
     c = tl.program_id(1) * BN + tl.arange(0, BN)
     grad += (model * LIMIT + n) * (PIXELS * OUT)
     response += (model * LIMIT + n) * (PIXELS * OUT)
-    products = tl.zeros((BN,), dtype=tl.float32)
-    sums = tl.zeros((BN,), dtype=tl.float32)
+    products = tl.zeros((BP, BN), dtype=tl.float32)
+    sums = tl.zeros((BP, BN), dtype=tl.float32)
     for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         mask = (p < PIXELS)[:, None] & (c < OUT)[None, :]
         place = p[:, None] * OUT + c[None, :]
         g = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32)
-        products += tl.sum(g * tl.load(response + place, mask=mask, other=0.0).to(tl.float32), 0)
-        sums += tl.sum(g, 0)
+        products += g * tl.load(response + place, mask=mask, other=0.0).to(tl.float32)
+        sums += g
     at = (model * LIMIT + n) * ROWS + row_at + c
     scale = tl.load(factor + at, mask=c < OUT, other=1.0)
     inverse = tl.where(scale == 0, 0.0, 1.0 / scale)  # what comes in was multiplied by the scale
-    tl.store(for_factor + at, products * inverse, mask=c < OUT)
-    tl.store(for_summand + at, sums * inverse, mask=c < OUT)
+    tl.store(for_factor + at, tl.sum(products, 0) * inverse, mask=c < OUT)
+    tl.store(for_summand + at, tl.sum(sums, 0) * inverse, mask=c < OUT)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["first_model"])  # type: ignore[untyped-decorator]
 def update_kernel(
     values,
     momentum,
@@ -23,10 +23,11 @@ def update_kernel(
     projects,
     mu,
     parameters,
+    first_model,
     BLOCK: tl.constexpr,
 ):
     """Programs (row, model), each with its own part of the tensors; ``BLOCK`` holds every row that is projected."""
-    row, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row, model = tl.program_id(0), (first_model + tl.program_id(1)).to(tl.int64)
     values += model * parameters
     momentum += model * parameters
     gradient += model * parameters

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .stack import Stack
+from .stack import Kind, Stack
 from .step import take_step
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ WARM_UP = 2
 
 
 class Dock:
-    """Trainers that take their steps together when they are of one form and ask for the same.
+    """Trainers that take their steps together when their convolutions are the same and they ask for the same.
 
     A trainer asks for steps; all that was asked for is sent off as soon as one of them needs the result.
     """
@@ -48,8 +48,8 @@ class Dock:
         """Send off what was asked for."""
         asked, self.asked = self.asked, []
         new = [trainer for trainer in asked if trainer.bench is None]
-        for alike in _grouped(new, lambda trainer: trainer.form):
-            Bench(alike)
+        for together in _grouped(new, lambda trainer: trainer.form):
+            Bench(together)
         for group in _grouped(asked, lambda trainer: (id(trainer.bench), trainer.wanted)):
             assert group[0].bench is not None
             group[0].bench.run(group, *group[0].wanted)
@@ -67,13 +67,19 @@ class Bench:
     """A stack at work for its trainers: its graphs, and the stream on which they run."""
 
     def __init__(self, trainers: list[FusedTrainer]) -> None:
-        some = trainers[0]
-        self.stack = Stack(some.chain, some.layout, some.rows, some.common, len(trainers))
+        kinds: list[Kind] = []
+        seats: list[FusedTrainer] = []
+        for alike in _grouped(trainers, lambda trainer: trainer.kind):
+            some = alike[0]
+            optimizer = (some.config.momentum, some.config.clip)
+            kinds.append(Kind(some.chain, some.layout, some.rows, *optimizer, len(seats), len(alike)))
+            seats += alike
+        self.stack = Stack(kinds, trainers[0].common)
         self.device = self.stack.device
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.done = torch.cuda.Event() if self.stream is not None else None
         self.graphs: dict[tuple[int, int], Callable[[], None]] = {}
-        for number, trainer in enumerate(trainers):
+        for number, trainer in enumerate(seats):
             trainer.sit(self, number)
 
     def run(self, trainers: list[FusedTrainer], count: int, size: int) -> None:

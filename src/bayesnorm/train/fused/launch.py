@@ -10,32 +10,32 @@ from torch import Tensor
 from ..trainer import EXPLODED
 from .chain import NORMS, SCALES
 from .layout import ALIGNED
-from .stack import Stack
+from .stack import Kind, Stack
 from .tiles import Tile, backward_tile, forward_tile, weight_tile
 
 PRODUCTS = {"bf16": "ieee", "tf32": "tf32", "fp32": "ieee"}
 
 
-def begin(stack: Stack, size: int) -> None:
-    """Patches, draws and moments."""
+def begin(stack: Stack, kind: Kind, size: int) -> None:
+    """Patches, draws and moments of the models of a kind."""
     from ._begin import begin_kernel
 
-    link, data, layout, rows = stack.chain.links[0], stack.terms.data, stack.layout, stack.layout.rows
+    link, data, layout, rows = stack.chain.links[0], stack.terms.data, kind.layout, kind.layout.rows
     augment, tile, block = data.augment, 64, 128
     tiles = -(-link.pixels // tile)
     tables = -(-layout.pitch // block)
-    analytic = stack.chain.norm == "analytic"
-    begin_kernel[(size * (tiles + tables) + analytic * tables, stack.models)](
+    analytic = kind.chain.norm == "analytic"
+    begin_kernel[(size * (tiles + tables) + analytic * tables, kind.models)](
         *(data.train.images, data.train.targets, stack.order, stack.place, stack.count, stack.key, stack.draws),
         *(data.mean, data.std, stack.active, stack.patches, stack.targets, stack.values),
         *(rows.s_at, rows.b_at, rows.u_at, stack.constants, stack.sigmas, layout.hashes),
         *(stack.noise_key, stack.noise_step, stack.moments, stack.factor, stack.summand, stack.first, stack.second),
-        *(layout.parameters, len(data.train)),
+        *(stack.parameters, len(data.train), kind.first),
         ROWS=layout.pitch,
         TABLE=stack.table,
         TABLES=tables,
         MOMENTS=analytic,
-        SCALE=SCALES[stack.chain.scale],
+        SCALE=SCALES[kind.chain.scale],
         SLOPE=stack.chain.slope,
         BATCH=size,
         LIMIT=stack.terms.batch,
@@ -58,19 +58,19 @@ def begin(stack: Stack, size: int) -> None:
     )
 
 
-def prepare(stack: Stack) -> None:
-    """Effective weights."""
+def prepare(stack: Stack, kind: Kind) -> None:
+    """Effective weights of the models of a kind."""
     from ._prepare import prepare_kernel
 
-    layout, rows = stack.layout, stack.layout.rows
-    prepare_kernel[(layout.channels, stack.models)](
+    layout, rows = kind.layout, kind.layout.rows
+    prepare_kernel[(layout.channels, kind.models)](
         *(stack.values, stack.moments, stack.constants, stack.active, stack.effective, stack.statistics, stack.inner),
         *(rows.w_at, rows.b_at, rows.length, rows.inputs, rows.moments_at, rows.effective_at),
-        *(layout.parameters, layout.weights),
+        *(stack.parameters, layout.weights, kind.first),
         ROWS=layout.pitch,
         TABLE=stack.table,
-        NORM=NORMS[stack.chain.norm],
-        SCALE=SCALES[stack.chain.scale],
+        NORM=NORMS[kind.chain.norm],
+        SCALE=SCALES[kind.chain.scale],
         BLOCK=power(layout.longest),
         num_warps=_warps(layout.longest),
     )
@@ -239,36 +239,36 @@ def scales(stack: Stack, i: int, size: int) -> None:
     )
 
 
-def totals(stack: Stack, size: int) -> None:
-    """Their sums over the samples, of all layers."""
+def totals(stack: Stack, kind: Kind, size: int) -> None:
+    """Their sums over the samples, of all layers of the models of a kind."""
     from ._finish import totals_kernel
 
-    layout, rows, block = stack.layout, stack.layout.rows, 32
-    totals_kernel[(-(-layout.pitch // block), stack.models)](
+    layout, rows, block = kind.layout, kind.layout.rows, 32
+    totals_kernel[(-(-layout.pitch // block), kind.models)](
         *(stack.values, stack.statistics, stack.factor, stack.first, stack.second, stack.for_factor, stack.for_summand),
-        *(stack.batch, stack.active, stack.sums, rows.s_at, rows.b_at, layout.parameters),
+        *(stack.batch, stack.active, stack.sums, rows.s_at, rows.b_at, stack.parameters, kind.first),
         ROWS=layout.pitch,
         BATCH=size,
         LIMIT=stack.terms.batch,
-        NORM=NORMS[stack.chain.norm],
-        SCALE=SCALES[stack.chain.scale],
+        NORM=NORMS[kind.chain.norm],
+        SCALE=SCALES[kind.chain.scale],
         BN=32,
         BR=block,
     )
 
 
-def gradients(stack: Stack) -> None:
-    """Gradients of all parameters."""
+def gradients(stack: Stack, kind: Kind) -> None:
+    """Gradients of all parameters of the models of a kind."""
     from ._finish import gradient_kernel, through_kernel
 
-    layout, rows, behind, chain = stack.layout, stack.layout.rows, stack.layout.behind, stack.chain
+    layout, rows, behind, chain = kind.layout, kind.layout.rows, kind.layout.behind, kind.chain
     analytic = chain.norm == "analytic"
-    gradient_kernel[(layout.channels, stack.models)](
+    gradient_kernel[(layout.channels, kind.models)](
         *(stack.values, stack.gradient, stack.moments, stack.statistics, stack.sums, stack.parts),
         *(stack.kl_factors, stack.place, stack.active, stack.through, stack.squares, stack.divergences),
         *(rows.w_at, rows.s_at, rows.b_at, rows.u_at, rows.length, rows.inputs),
         *(rows.moments_at, rows.parts_at),
-        *(layout.parameters, stack.terms.steps, len(stack.terms.data.train), chain.prior),
+        *(stack.parameters, stack.terms.steps, len(stack.terms.data.train), chain.prior, kind.first),
         ROWS=layout.pitch,
         TABLE=stack.table,
         MODEL=layout.parts,
@@ -282,10 +282,10 @@ def gradients(stack: Stack) -> None:
     if analytic:
         block = 16
         widest = max(link.outputs for link in chain.links[:-1])
-        through_kernel[(-(-widest // block), len(chain.links) - 1, stack.models)](
+        through_kernel[(-(-widest // block), len(chain.links) - 1, kind.models)](
             *(stack.values, stack.gradient, stack.constants, stack.through, stack.active, stack.squares),
             *(rows.s_at, rows.b_at, behind.w_first, behind.rows_before, behind.outputs, behind.taps),
-            *(behind.inputs, layout.parameters),
+            *(behind.inputs, stack.parameters, kind.first),
             ROWS=layout.pitch,
             TABLE=stack.table,
             INSIDE=chain.scale == "bayes",
@@ -296,35 +296,35 @@ def gradients(stack: Stack) -> None:
         )
 
 
-def judge(stack: Stack, size: int) -> None:
-    """Whether the step is taken."""
+def judge(stack: Stack, kind: Kind, size: int) -> None:
+    """Whether the step is taken, by each model of a kind."""
     from ._finish import judge_kernel
 
-    terms, layout = stack.terms, stack.layout
-    judge_kernel[(stack.models,)](
+    terms, layout = stack.terms, kind.layout
+    judge_kernel[(kind.models,)](
         *(stack.losses, stack.divergences, stack.squares, stack.kl_factors, stack.rates, stack.active),
         *(stack.place, stack.count, stack.noise_step, stack.failed, stack.totals, stack.last),
         *(stack.good, stack.clip_scale, stack.rate, terms.steps, len(terms.data.train)),
-        math.inf if terms.clip is None else terms.clip,
+        *(math.inf if kind.clip is None else kind.clip, kind.first),
         ROWS=layout.pitch,
         TABLE=stack.table,
         BATCH=size,
         LIMIT=terms.batch,
-        SCALE=SCALES[stack.chain.scale],
+        SCALE=SCALES[kind.chain.scale],
         EXPLODED=EXPLODED,
         BLOCK=1024,
     )
 
 
-def update(stack: Stack) -> None:
-    """The step of the optimizer."""
+def update(stack: Stack, kind: Kind) -> None:
+    """The step of the optimizer, of the models of a kind."""
     from ._update import update_kernel
 
-    rows = stack.rows
-    update_kernel[(len(rows.start), stack.models)](
+    rows = kind.rows
+    update_kernel[(len(rows.start), kind.models)](
         *(stack.values, stack.momentum, stack.gradient, stack.rate, stack.good, stack.clip_scale),
         *(rows.start, rows.length, rows.factor, rows.low, rows.high, rows.project),
-        *(stack.terms.momentum, stack.layout.parameters),
+        *(kind.momentum, stack.parameters, kind.first),
         BLOCK=power(rows.longest),
         num_warps=8,
     )

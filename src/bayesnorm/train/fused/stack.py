@@ -21,43 +21,65 @@ TYPES = {"bf16": torch.bfloat16, "tf32": torch.float32, "fp32": torch.float32}
 
 @dataclass(frozen=True)
 class Terms:
-    """What all members of a stack have in common, besides their chain.
+    """What all members of a stack have in common, besides their convolutions.
 
     Arguments:
         data: what they learn.
         batch: samples per step.
         steps: per epoch.
         precision: of the convolutions.
-        momentum: of the optimizer.
-        clip: largest norm of a gradient.
     """
 
     data: Data
     batch: int
     steps: int
     precision: str
-    momentum: float
-    clip: float | None
 
 
-class Stack:
-    """State and work space of ``models`` chains; each tensor has the model as its first axis.
+@dataclass(frozen=True)
+class Kind:
+    """Neighbours in a stack that are alike in everything but numbers: the kernels of their parameters are the same.
 
     Arguments:
         chain: their form.
         layout: where each parameter stands.
         rows: how the update cuts them.
-        terms: what they have in common.
+        momentum: of the optimizer.
+        clip: largest norm of a gradient.
+        first: number of the first of them in the stack.
         models: how many.
     """
 
-    def __init__(self, chain: Chain, layout: Layout, rows: Rows, terms: Terms, models: int) -> None:
-        self.chain, self.layout, self.rows, self.terms, self.models = chain, layout, rows, terms, models
+    chain: Chain
+    layout: Layout
+    rows: Rows
+    momentum: float
+    clip: float | None
+    first: int
+    models: int
+
+
+class Stack:
+    """State and work space of chains of the same convolutions; each tensor has the model as its first axis.
+
+    What is computed from a map to the next is the same for all of them, whether or not they normalize alike; only batch
+    normalization does not mix with others. ``chain`` and ``layout`` are those of the first, for what they share.
+
+    Arguments:
+        kinds: the models, one after the other.
+        terms: what they have in common.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], terms: Terms) -> None:
+        self.kinds, self.terms, self.models = tuple(kinds), terms, sum(kind.models for kind in kinds)
+        self.chain, self.layout = chain, layout = kinds[0].chain, kinds[0].layout
+        self.parameters = max(kind.layout.parameters for kind in kinds)
+        models = self.models
         self.device = device = terms.data.device
         number: Any = {"device": device}
         channels, self.table = layout.pitch, layout.table
         batch, steps, count = terms.batch, terms.steps, len(terms.data.train)
-        many = (models, layout.parameters)
+        many = (models, self.parameters)
         self.values, self.momentum, self.gradient = (torch.zeros(many, **number) for _ in range(3))
         self.order = torch.zeros(models, count, dtype=torch.int64, **number)
         self.rates, self.kl_factors = (torch.zeros(models, steps, **number) for _ in range(2))
@@ -104,7 +126,9 @@ class Stack:
         self.squares = torch.zeros(models, channels + self.table, **number)
         self.parts = torch.zeros(models, layout.parts, **number)
         self.draws = noise.columns(0, 4, device=device)
-        self.beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        cuda = device.type == "cuda"
+        self.beside = torch.cuda.Stream(device) if cuda else None
+        self.streams = [torch.cuda.Stream(device) for _ in self.kinds[1:]] if cuda else []
 
     def frame(self, i: int) -> int:
         """Pixels around the output of a layer, which the next one pads; they are zeros, and nobody writes there."""

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from . import batch, launch
-from .stack import Stack
+from .stack import Kind, Stack
 
 
 def take_step(stack: Stack, size: int) -> None:
     """One step of all active models, with batches of this size."""
-    launch.begin(stack, size)
-    launch.prepare(stack)
+    _by_kind(stack, size, _before)
     if stack.chain.norm == "batch":
         _through_batches(stack, size)
     else:
         _through_layers(stack, size)
     if stack.beside is not None:
         torch.cuda.current_stream(stack.device).wait_stream(stack.beside)
-    launch.gradients(stack)
-    launch.judge(stack, size)
-    launch.update(stack)
+    _by_kind(stack, size, _after)
 
 
 def _through_layers(stack: Stack, size: int) -> None:
@@ -40,7 +38,8 @@ def _through_layers(stack: Stack, size: int) -> None:
         launch.backward(stack, i, size)
     with _fork(stack):
         launch.scales(stack, 0, size)
-        launch.totals(stack, size)
+        for kind in stack.kinds:
+            launch.totals(stack, kind, size)
     launch.weights(stack, 0, size)
 
 
@@ -61,7 +60,37 @@ def _through_batches(stack: Stack, size: int) -> None:
             launch.weights(stack, i, size)
         if i:
             launch.backward(stack, i, size)
-    launch.totals(stack, size)
+    for kind in stack.kinds:
+        launch.totals(stack, kind, size)
+
+
+def _by_kind(stack: Stack, size: int, work: Callable[[Stack, Kind, int], None]) -> None:
+    """The work of each kind of models, beside that of the others."""
+    if stack.beside is None:
+        for kind in stack.kinds:
+            work(stack, kind, size)
+        return
+    here = torch.cuda.current_stream(stack.device)
+    for kind, stream in zip(stack.kinds[1:], stack.streams, strict=True):
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            work(stack, kind, size)
+    work(stack, stack.kinds[0], size)
+    for stream in stack.streams:
+        here.wait_stream(stream)
+
+
+def _before(stack: Stack, kind: Kind, size: int) -> None:
+    """What comes before the convolutions."""
+    launch.begin(stack, kind, size)
+    launch.prepare(stack, kind)
+
+
+def _after(stack: Stack, kind: Kind, size: int) -> None:
+    """What comes behind them."""
+    launch.gradients(stack, kind)
+    launch.judge(stack, kind, size)
+    launch.update(stack, kind)
 
 
 def _fork(stack: Stack) -> AbstractContextManager[object]:

@@ -48,12 +48,12 @@ class FusedTrainer(CapturedTrainer):
         rows = rows_of(net, self.flat.parameters, self.flat.row_factors, config.project)
         assert rows is not None
         self.rows = rows
-        terms = (len(self.batches), config.precision, config.momentum, config.clip)
-        self.common = Terms(data, config.batch, *terms)
+        self.common = Terms(data, config.batch, len(self.batches), config.precision)
         self.form = (
-            *(self.chain, id(data.train.images), data.augment, config.batch, *terms),
-            *(config.variance_factor, config.project),
+            *(self.chain.links, self.chain.slope, self.chain.norm == "batch", self.chain.eps, self.chain.momentum),
+            *(id(data.train.images), data.augment, config.batch, config.precision),
         )
+        self.kind = (self.chain, config.momentum, config.clip, config.variance_factor, config.project)
         self.dock = Dock() if dock is None else dock
         self.dock.add(self)
         self.bench: Bench | None = None

@@ -25,7 +25,9 @@ TINY = Preset(
     by_norm={"batch": {"lr": 0.02}, "analytic": {"lr": 0.01}},
     noise_batches=4,
 )
+SEARCHED = dataclasses.replace(TINY, by_norm={}, images={**TINY.images, "lr_trials": 3, "lr_epochs": 1})
 OTHER = Wanted("batch", seed=1, lr_of=BATCH)
+NOISY = Wanted("analytic+noise", noise_of=BATCH)
 
 
 class Shown:
@@ -45,15 +47,21 @@ def refused(names: Sequence[str]) -> AbstractContextManager[dict[str, Any]]:
 
 def test_a_run_comes_after_what_it_needs_and_is_trained_once(tmp_path: Path) -> None:
     show = Shown()
-    lab = Lab(tmp_path, TINY, show)
+    lab = Lab(tmp_path, SEARCHED, show)
     lab.complete([OTHER, OTHER, BATCH])
     assert show.opened == [["digits-batch-seed0"], ["digits-batch-seed1"]]
     assert lab.folder(OTHER).about()["config"]["lr"] == (lab.folder(BATCH).result() or {})["lr"]
     assert lab.test(OTHER)["samples"] == 30
-    Lab(tmp_path, TINY, refused).complete([BATCH, OTHER])
+    Lab(tmp_path, SEARCHED, refused).complete([BATCH, OTHER])
     for run in (BATCH, OTHER):
         lines = (lab.folder(run).path / "events.jsonl").read_text().splitlines()
         assert [json.loads(line)["event"] for line in lines] == ["start", "finish"]
+
+
+def test_a_run_does_not_wait_for_a_learning_rate_that_is_given(tmp_path: Path) -> None:
+    show = Shown()
+    Lab(tmp_path, TINY, show).complete([OTHER, BATCH])
+    assert show.opened == [["digits-batch-seed1", "digits-batch-seed0"]]
 
 
 def test_a_side_experiment_without_settings_of_its_own_is_the_same_run(tmp_path: Path) -> None:
@@ -83,13 +91,13 @@ def test_a_run_that_diverges_ends_neither_the_others_nor_what_does_not_need_it(t
     wild = dataclasses.replace(TINY, by_norm={**TINY.by_norm, "batch": {"lr": 1e30}})
     lab = Lab(tmp_path, wild, Shown(), at_once=at_once)
     sound = Wanted("analytic+projection")
-    lab.train([OTHER, sound, BATCH])
+    lab.train([NOISY, sound, BATCH])
     assert (lab.folder(BATCH).result() or {})["state"] == "diverged"
     assert (lab.folder(sound).result() or {})["state"] == "finished"
-    assert not lab.folder(OTHER).exists()
-    assert (lab.lost(sound), lab.lost(BATCH), lab.lost(OTHER)) == (None, BATCH, BATCH)
+    assert not lab.folder(NOISY).exists()
+    assert (lab.lost(sound), lab.lost(BATCH), lab.lost(NOISY)) == (None, BATCH, BATCH)
     lab.complete([sound])
-    for run in (BATCH, OTHER):
+    for run in (BATCH, NOISY):
         with pytest.raises(DivergedError, match=r"digits-batch-seed0: diverged at step"):
             Lab(tmp_path, wild, refused).complete([run])
 
@@ -200,7 +208,7 @@ def test_runs_of_a_level_are_one_fleet_and_each_is_what_it_is_alone(
     alone, together = Lab(tmp_path / "1", TINY, Shown()), Lab(tmp_path / "2", TINY, Shown(), fleet=True)
     for lab in (alone, together):
         lab.complete([OTHER, ANALYTIC])
-    assert fleets == [["digits-batch-seed0", "digits-analytic+projection-seed0"], ["digits-batch-seed1"]]
+    assert fleets == [["digits-batch-seed1", "digits-batch-seed0", "digits-analytic+projection-seed0"]]
     for run in (BATCH, OTHER, ANALYTIC):
         results = [lab.folder(run).result() for lab in (alone, together)]
         assert results[0] == results[1]
@@ -209,13 +217,41 @@ def test_runs_of_a_level_are_one_fleet_and_each_is_what_it_is_alone(
 
 
 def test_the_searches_of_a_fleet_are_those_of_its_members(tmp_path: Path) -> None:
-    searched = dataclasses.replace(TINY, by_norm={}, images={**TINY.images, "lr_trials": 3, "lr_epochs": 1})
-    alone, together = Lab(tmp_path / "1", searched, Shown()), Lab(tmp_path / "2", searched, Shown(), fleet=True)
+    alone, together = Lab(tmp_path / "1", SEARCHED, Shown()), Lab(tmp_path / "2", SEARCHED, Shown(), fleet=True)
     for lab in (alone, together):
         lab.complete([BATCH, ANALYTIC])
     for run in (BATCH, ANALYTIC):
         assert alone.folder(run).result() == together.folder(run).result()
         assert alone.folder(run).read("lr_search.json") == together.folder(run).read("lr_search.json")
+
+
+def test_a_learning_rate_that_others_take_over_is_found_before_all_are_trained_as_one_fleet(tmp_path: Path) -> None:
+    show = Shown()
+    alone, together = Lab(tmp_path / "1", SEARCHED, Shown()), Lab(tmp_path / "2", SEARCHED, show, fleet=True)
+    for lab in (alone, together):
+        lab.complete([BATCH, OTHER, ANALYTIC])
+    everything = ["digits-batch-seed0", "digits-batch-seed1", "digits-analytic+projection-seed0"]
+    assert show.opened == [["digits-batch-seed0"], everything]
+    for run in (BATCH, OTHER, ANALYTIC):
+        assert alone.folder(run).result() == together.folder(run).result()
+    search = together.folder(BATCH).read("lr_search.json") or {}
+    assert together.folder(OTHER).about()["config"]["lr"] in [trial["lr"] for trial in search["trials"]]
+
+
+def test_a_search_that_finds_nothing_loses_those_that_wait_for_it(tmp_path: Path) -> None:
+    wild = dataclasses.replace(SEARCHED, images={**SEARCHED.images, "lr_low": 1e30, "lr_high": 1e32})
+    lab = Lab(tmp_path, wild, Shown(), fleet=True)
+    lab.train([OTHER, ANALYTIC])
+    assert (lab.lost(BATCH), lab.lost(OTHER), lab.lost(ANALYTIC)) == (BATCH, BATCH, ANALYTIC)
+    assert not lab.folder(OTHER).exists()
+
+
+def test_a_search_that_is_stopped_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(StoppedError, match=r"^digits-batch-seed0: .*: the same command goes on"):
+        Lab(tmp_path, SEARCHED, Shown(), fleet=True, stop_at=time.monotonic()).complete([OTHER])
+    lab = Lab(tmp_path, SEARCHED, Shown(), fleet=True)
+    lab.complete([OTHER])
+    assert lab.is_done(OTHER)
 
 
 def test_other_data_are_a_fleet_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,12 +278,12 @@ def test_other_data_are_a_fleet_of_their_own(tmp_path: Path, monkeypatch: pytest
 def test_one_of_a_fleet_that_diverges_stops_alone(tmp_path: Path) -> None:
     wild = dataclasses.replace(TINY, by_norm={**TINY.by_norm, "batch": {"lr": 1e30}})
     lab = Lab(tmp_path, wild, Shown(), fleet=True)
-    lab.train([OTHER, ANALYTIC])
-    assert (lab.lost(OTHER), lab.lost(ANALYTIC)) == (BATCH, None)
+    lab.train([NOISY, ANALYTIC])
+    assert (lab.lost(NOISY), lab.lost(ANALYTIC)) == (BATCH, None)
     assert lab.is_done(ANALYTIC)
-    assert not lab.is_done(OTHER)
+    assert not lab.is_done(NOISY)
     with pytest.raises(DivergedError, match=r"digits-batch-seed0: diverged at step"):
-        Lab(tmp_path, wild, refused, fleet=True).complete([OTHER])
+        Lab(tmp_path, wild, refused, fleet=True).complete([NOISY])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ..evaluate.baselines import training_batches
 from ..train import load
 from ..train.documents import Document, Trained, evaluation, robustness, stored, stored_evaluation
 from ..train.events import Callback, Record
-from ..train.job import Job, complete, complete_together
+from ..train.job import Job, Shelf, complete, complete_together, lr_of, search
 from ..train.recipe import NO_FILES, Recipe, resolve
 from ..train.run_folder import RunFolder
 from ..train.workers import side_by_side
@@ -42,7 +42,8 @@ class Lab:
         at_once: processes; 1 trains in this one.
         show: opens a display of progress.
         runs: folder of the runs; None: ``out/runs``.
-        fleet: train the runs that wait for no other as one fleet in this process.
+        fleet: train the runs that wait for no other as one fleet in this process; learning rates that several share are
+            found before.
         stop_at: time, by ``time.monotonic``, at which to stop as by a signal.
     """
 
@@ -68,9 +69,10 @@ class Lab:
                 raise DivergedError(f"{lost.name(self.preset)}: {why}")
 
     def lost(self, run: Wanted) -> Wanted | None:
-        """The run itself, or one that it needs, if it diverged."""
-        if (self.folder(run).result() or {}).get("state") == "diverged":
-            return run
+        """The run itself, or one that it needs, if it diverged; a run that got to its end needs none any more."""
+        state = (self.folder(run).result() or {}).get("state")
+        if state in ("diverged", "finished"):
+            return run if state == "diverged" else None
         return next((lost for other in run.needs if (lost := self.lost(other)) is not None), None)
 
     def train(self, wanted: Iterable[Wanted]) -> None:
@@ -78,8 +80,30 @@ class Lab:
         whole = list(dict.fromkeys(other for run in wanted for other in run.whole))
         for run in whole:
             self.place(run.cells)  # what is missing is said before others are trained
-        for level in sorted({run.level for run in whole}):
-            self._train([run for run in whole if run.level == level])
+        if self.fleet:
+            self._search(list(dict.fromkeys(run.lr_of for run in whole if run.lr_of is not None)))
+        levels = {run: self._level(run) for run in whole}
+        for level in sorted(set(levels.values())):
+            self._train([run for run in whole if levels[run] == level])
+
+    def _search(self, runs: Sequence[Wanted]) -> None:
+        """Find the learning rates that others take over, so that these need not wait for the end of the runs."""
+        shelf: Shelf = {}
+        for run in runs:
+            if run.needs or self._lr(run) is not None or self.lost(run) is not None:
+                continue
+            name = run.name(self.preset)
+            with self.show([name]) as callbacks, suppress(DivergedError):
+                _going_on(search, self.job(run), callbacks[name], shelf, self.stop_at, who=f"{name}: ")
+
+    def _lr(self, run: Wanted) -> float | None:
+        """The learning rate of a run that needs no other, or is finished, as far as it is known."""
+        return None if run.needs and not self.is_done(run) else lr_of(self.job(run))
+
+    def _level(self, run: Wanted) -> int:
+        """How many runs have to be trained before, one after the other; of some only the learning rate is needed."""
+        waits = [other for other in run.needs if other is not run.lr_of or self._lr(other) is None]
+        return max((self._level(other) + 1 for other in waits), default=0)
 
     def _train(self, runs: Sequence[Wanted]) -> None:
         """Those of one level: what they need is finished, or has diverged."""
@@ -101,10 +125,10 @@ class Lab:
         return all(self.is_done(other) for other in run.needs) and self.job(run).is_done()
 
     def job(self, run: Wanted) -> Job:
-        """What is trained for a run; those that it needs are finished."""
+        """What is trained for a run; those that it needs are finished, or their learning rate is known."""
         settings = {**run.settings(self.preset), **self.place(run.cells)}
         if run.lr_of is not None:
-            settings["lr"] = (self.folder(run.lr_of).result() or {})["lr"]
+            settings["lr"] = self._lr(run.lr_of)
         if run.noise_of is not None:
             noise = self.bn_noise(run.noise_of)["trained"]
             settings |= {"sigma_u": tuple(noise["sigma_u"]), "sigma_v": tuple(noise["sigma_v"])}
@@ -176,24 +200,22 @@ class Lab:
 
 
 def _alone(name: str, job: Job, emit: Callback, stop_at: float | None) -> None:
-    """Complete a job in this process; stopped, it says how a reproduction goes on. One that diverges is stored so."""
-    try:
-        with suppress(DivergedError):
-            complete(job, emit, stop_at)
-    except StoppedError as error:
-        raise _goes_on(error, f"{name}: ") from None
+    """Complete a job in this process. One that diverges is stored so."""
+    with suppress(DivergedError):
+        _going_on(complete, job, emit, stop_at, who=f"{name}: ")
 
 
 def _together(jobs: Mapping[str, Job], emit: Mapping[str, Callback], stop_at: float | None) -> None:
     """Complete jobs as a fleet, likewise."""
+    _going_on(complete_together, jobs, emit, stop_at)
+
+
+def _going_on(work: Callable[..., object], *arguments: Any, who: str = "") -> None:
+    """Do the work; stopped, it says how a reproduction goes on."""
     try:
-        complete_together(jobs, emit, stop_at)
+        work(*arguments)
     except StoppedError as error:
-        raise _goes_on(error) from None
-
-
-def _goes_on(error: StoppedError, who: str = "") -> StoppedError:
-    return StoppedError(f"{who}{error.why}: the same command goes on", error.signal, error.why)
+        raise StoppedError(f"{who}{error.why}: the same command goes on", error.signal, error.why) from None
 
 
 def _in_its_process(name: str, emit: Callback, jobs: Mapping[str, Job]) -> None:

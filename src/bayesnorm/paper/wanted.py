@@ -39,11 +39,6 @@ class Wanted:
         return [other for other in (self.lr_of, self.noise_of) if other is not None]
 
     @property
-    def level(self) -> int:
-        """How many runs have to be trained before, one after the other."""
-        return max((other.level + 1 for other in self.needs), default=0)
-
-    @property
     def whole(self) -> list[Wanted]:
         """The run and all that it needs."""
         return [self, *(run for other in self.needs for run in other.whole)]

@@ -73,12 +73,13 @@ def find_lr(
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
     recipe: dict[str, Any] | None = None,
+    stop_at: float | None = None,
 ) -> LrSearch:
     """The search that :func:`fit` makes for ``lr="auto"``, alone; ``fit`` with ``resume`` goes on with its result.
 
     The arguments are those of :func:`fit`; the network is not changed.
     """
-    with _session(net, data, replace(config or Config(), lr="auto"), out, callbacks, recipe) as session:
+    with _session(net, data, replace(config or Config(), lr="auto"), out, callbacks, recipe, stop_at) as session:
         return session.find_lr(resume)
 
 

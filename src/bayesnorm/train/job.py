@@ -13,11 +13,12 @@ import torch
 
 from ..data.base import Data
 from ..errors import DivergedError, StoppedError
-from ._fit import fit
+from ._fit import find_lr, fit
 from .config import Config
 from .documents import Trained, evaluation, final_evaluation
 from .events import Callback
 from .fleet import SHARED, Member, fit_fleet
+from .lr_search import LrSearch, from_json
 from .numerics import numerics
 from .recipe import Recipe, prepare, resolve
 from .run_folder import RunFolder
@@ -107,6 +108,26 @@ def complete_together(jobs: Mapping[str, Job], emit: Mapping[str, Callback], sto
             member = members[name]
             trained = Trained(fleet[name].folder, run.net, member.data, member.config, run.result["steps"])
             evaluation(trained, "test", fleet[name].samples)
+
+
+def search(job: Job, emit: Callback, shelf: Shelf, stop_at: float | None = None) -> None:
+    """Only find the learning rate, for a job that asks for that and is not begun or was interrupted."""
+    recipe, config = job.resolved()
+    member = member_of(recipe, config, job.path, job.device, shelf)
+    options: dict[str, Any] = {"out": job.path, "resume": True, "recipe": member.recipe, "stop_at": stop_at}
+    find_lr(member.net, member.data, config, callbacks=[emit], **options)
+
+
+def lr_of(job: Job) -> float | None:
+    """The learning rate of a job as far as it is known: given, or found by a search that is over."""
+    _, config = job.resolved()
+    if config.lr != "auto":
+        return float(config.lr)
+    result = job.folder.result() or {}
+    if result.get("state") == "finished":
+        return float(result["lr"])
+    trials = from_json((job.folder.read("lr_search.json") or {}).get("trials"))
+    return LrSearch(trials).best if len(trials) == config.lr_trials else None
 
 
 def refuse_late(stop_at: float | None) -> None:

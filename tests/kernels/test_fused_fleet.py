@@ -96,6 +96,24 @@ def test_so_do_the_trials_of_their_searches(tmp_path, runs):
         assert (together[name].search, together[name].result) == (alone.search, alone.result)
 
 
+def test_who_comes_later_joins_the_others(tmp_path, runs):
+    """One member is trained from the start; the other searches first, with networks that leave again."""
+    data, epochs = images(), {"epochs": 4, "batch": 4, "engine": "fused"}
+    search = {"lr": "auto", "lr_trials": 2, "lr_epochs": 1, "lr_high": 1e-2}
+
+    def made(path):
+        configs = {"at once": Config(lr=1e-3, **epochs), "later": Config(**epochs, **search)}
+        return {name: Member(net(), data, config, path / name) for name, config in configs.items()}
+
+    together = fit_fleet(made(tmp_path))
+    trials = 2 if DEVICE.type == "cuda" else 1
+    assert max(runs) == 1 + trials
+    assert runs.count(1) < len(runs) / 2
+    for name, member in made(tmp_path / "alone").items():
+        alone = fit(member.net, data, member.config)
+        assert (together[name].search, together[name].result) == (alone.search, alone.result)
+
+
 def test_training_does_not_depend_on_which_epochs_are_measured(tmp_path):
     data, more = images(), {"epochs": 3, "batch": 4, "lr": 1e-3, "engine": "fused", "checkpoint_steps": 1}
     whole = fit(net(), data, Config(**more))

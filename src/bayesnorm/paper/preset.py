@@ -161,7 +161,7 @@ PRESETS = {
         Preset(
             "paper",
             "the full protocol: CIFAR-10 for 1200 epochs (fig2, figA1: 40), cells for 3000, learning rates by search",
-            images={"data": "cifar10", "padding": "same", "precision": "bf16", "eval_every": 10},
+            images={"data": "cifar10", "padding": "same", "precision": "bf16", "eval_every": 20},
             cells={"data": "cells", "eval_every": 10},
             by_norm={"weight": CLIPPED, "analytic": CLIPPED},
             side={"epochs": 40, "eval_every": 1},

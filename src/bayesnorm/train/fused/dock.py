@@ -47,12 +47,29 @@ class Dock:
     def flush(self) -> None:
         """Send off what was asked for."""
         asked, self.asked = self.asked, []
-        new = [trainer for trainer in asked if trainer.bench is None]
-        for together in _grouped(new, lambda trainer: trainer.form):
-            Bench(together)
+        for together in _grouped(asked, lambda trainer: trainer.form):
+            self._seat(together)
         for group in _grouped(asked, lambda trainer: (id(trainer.bench), trainer.wanted)):
             assert group[0].bench is not None
             group[0].bench.run(group, *group[0].wanted)
+
+
+    def _seat(self, trainers: list[FusedTrainer]) -> None:
+        """Put trainers of one form at one bench, unless they sit at one whose seats are not mostly empty."""
+        new = [trainer for trainer in trainers if trainer.bench is None]
+        if len(trainers) < sum(trainer.form == trainers[0].form for trainer in self.members):
+            together = new  # others are in the middle of something and stay where they are
+        elif len({id(trainer.bench) for trainer in trainers}) > 1 or _is_empty(trainers[0].bench, len(trainers)):
+            together = trainers
+        else:
+            together = new
+        if together:
+            Bench(together)
+
+
+def _is_empty(bench: Bench | None, trainers: int) -> bool:
+    """Whether at least half of the seats are."""
+    return bench is not None and 2 * trainers <= bench.stack.models
 
 
 def _grouped(trainers: list[FusedTrainer], key: Callable[[FusedTrainer], Hashable]) -> list[list[FusedTrainer]]:
@@ -80,6 +97,8 @@ class Bench:
         self.done = torch.cuda.Event() if self.stream is not None else None
         self.graphs: dict[tuple[int, int], Callable[[], None]] = {}
         for number, trainer in enumerate(seats):
+            if self.stream is not None:
+                trainer.wait(torch.cuda.current_stream(self.device))
             trainer.sit(self, number)
 
     def run(self, trainers: list[FusedTrainer], count: int, size: int) -> None:

@@ -53,7 +53,6 @@ class Dock:
             assert group[0].bench is not None
             group[0].bench.run(group, *group[0].wanted)
 
-
     def _seat(self, trainers: list[FusedTrainer]) -> None:
         """Put trainers of one form at one bench, unless they sit at one whose seats are not mostly empty."""
         new = [trainer for trainer in trainers if trainer.bench is None]

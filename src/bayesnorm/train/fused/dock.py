@@ -99,6 +99,9 @@ class Bench:
             if self.stream is not None:
                 trainer.wait(torch.cuda.current_stream(self.device))
             trainer.sit(self, number)
+        if self.stream is not None:
+            # What the trainers leave behind is free for others on other streams: nothing may still be read there.
+            torch.cuda.synchronize(self.device)
 
     def run(self, trainers: list[FusedTrainer], count: int, size: int) -> None:
         """So many steps of these trainers, with batches of this size."""

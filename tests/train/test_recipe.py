@@ -325,6 +325,25 @@ def test_digits_load_by_split_seed():
     assert not torch.equal(first.val.images, second.val.images)
 
 
+def test_images_are_standardized_or_only_brought_to_the_unit_interval():
+    usual, plain = Recipe().load(), Recipe(standardize=False).load()
+    images = usual.standardized(usual.train.images)
+    torch.testing.assert_close(images.mean((0, 2, 3)), torch.zeros(1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(images.std((0, 2, 3), correction=0), torch.ones(1))
+    images = plain.standardized(plain.train.images)
+    assert (images.min().item(), images.max().item()) == (0.0, 1.0)
+    assert torch.equal(plain.train.images, usual.train.images)
+
+
+def test_analytic_norm_takes_the_statistics_of_images_that_are_not_standardized():
+    data = Recipe(standardize=False).load()
+    net = Recipe(norm="analytic", standardize=False, **SMALL).build(data, 0)
+    mean, var = input_statistics(data, 0)
+    torch.testing.assert_close(net.input_mean, mean)
+    torch.testing.assert_close(net.input_var, var)
+    assert mean.item() > 0.1
+
+
 def test_strokes_load_by_split_seed_and_need_no_folder():
     first, second = Recipe("strokes", split_seed=0).load(), Recipe("strokes", split_seed=1).load()
     assert first.name == "strokes"

@@ -74,6 +74,7 @@ class Recipe:
         split_seed: decides which samples are for validation.
         image_size: ``(H, W)`` to which the images of a folder are scaled; None: they all have one size.
         augment: shift, mirror and deform training images, as the data set allows.
+        standardize: images have mean 0 and std 1 in every channel; else they are divided by their largest value.
         masks: whose masks of the cells are used; expert+auto: automatic ones where the experts made none.
         cell_split: how cells are split: at random, or from sequence 01 to 02.
         model: the network; None: what fits the data.
@@ -99,6 +100,7 @@ class Recipe:
     split_seed: int = 0
     image_size: tuple[int, int] | None = None
     augment: bool = True
+    standardize: bool = True
     masks: Literal["expert", "expert+auto", "auto"] = "expert"
     cell_split: Literal["random", "01-02"] = "random"
     model: Literal["all-cnn", "resnet18", "cell-net", "unet"] | None = None
@@ -152,6 +154,9 @@ class Recipe:
     def load(self) -> Data:
         """Read and check the data."""
         data = self._read()
+        if not self.standardize:
+            largest = data.train.images.max().float().clamp(min=1e-8)
+            data = dataclasses.replace(data, mean=torch.zeros_like(data.mean), std=largest.expand_as(data.std).clone())
         return data if self.augment else dataclasses.replace(data, augment=NOTHING, augment_val=False)
 
     def _read(self) -> Data:

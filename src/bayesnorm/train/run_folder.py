@@ -267,7 +267,10 @@ class RunFolder:
         return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
 
 
-LATER = {"recipe.dropout": 0.0, "recipe.final_activation": False, "config.engine": "auto", "config.eval_every": 1}
+LATER = {
+    **{"recipe.dropout": 0.0, "recipe.final_activation": False, "recipe.standardize": True},
+    **{"config.engine": "auto", "config.eval_every": 1},
+}
 """Settings that runs of earlier versions do not have, with what they did then."""
 
 

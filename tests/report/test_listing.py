@@ -1,6 +1,7 @@
 """Runs as data."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -50,6 +51,20 @@ def test_a_run_without_its_checkpoints_is_listed_alike(run, tmp_path):
         if path.is_file():
             (tmp_path / path.name).write_bytes(path.read_bytes())
     assert listed(tmp_path, "one") == listed(run, "one")
+
+
+def test_an_evaluation_of_an_earlier_state_is_left_out(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    stored = json.loads((run / "evaluation-test.json").read_text())
+    RunFolder(tmp_path / "run").write("evaluation-test.json", {**stored, "step": 1})
+    assert listed(tmp_path / "run", "one")["test"] is None
+
+
+def test_a_damaged_run_says_so(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    found = listed(tmp_path, "one")
+    assert found["run"] == "one"
+    assert found["state"].startswith("damaged: ")
 
 
 def test_a_run_that_has_not_ended_shows_what_a_checkpoint_has(run, tmp_path):

@@ -16,7 +16,7 @@ from ..evaluate.baselines import training_batches
 from ..train import load
 from ..train.documents import Document, Trained, evaluation, robustness, stored, stored_evaluation
 from ..train.events import Callback, Record
-from ..train.job import Job, Shelf, complete, complete_together, lr_of, search
+from ..train.job import Job, Shelf, complete, complete_together, known_lr, search
 from ..train.recipe import NO_FILES, Recipe, resolve
 from ..train.run_folder import RunFolder
 from ..train.workers import side_by_side
@@ -98,7 +98,7 @@ class Lab:
 
     def _lr(self, run: Wanted) -> float | None:
         """The learning rate of a run that needs no other, or is finished, as far as it is known."""
-        return None if run.needs and not self.is_done(run) else lr_of(self.job(run))
+        return None if run.needs and not self.is_done(run) else known_lr(self.job(run))
 
     def _level(self, run: Wanted) -> int:
         """How many runs have to be trained before, one after the other; of some only the learning rate is needed."""

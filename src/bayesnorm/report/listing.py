@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from pathlib import Path
 from typing import Any
 
+from ..errors import RunError
 from ..train.config import OPERATIONAL, Config
+from ..train.documents import evaluation_name
 from ..train.environment import typed
 from ..train.events import measured
-from ..train.methods import method_name
 from ..train.recipe import Recipe, resolve
 from ..train.run_folder import RunFolder, settings_digest
+from .summary import read
 
 Document = dict[str, Any]
 
@@ -23,34 +26,42 @@ SAID = {"data", "norm", "scale", "project", "epochs", "seed", "lr"}
 
 
 def listed(path: Path, name: str) -> Document:
-    """One run.
+    """One run; of a damaged one, what is wrong.
 
     ``set`` has the settings that are not those of its data set, ``curve`` the epochs that were measured, ``val`` and
-    ``test`` the last evaluation by each way of predicting; None where there is none.
+    ``test`` the evaluation of its last state by each way of predicting; None where there is none.
     """
-    folder = RunFolder(path)
-    about, result, history = folder.about(), folder.result() or {}, folder.history()
-    recipe, config, environment = about["recipe"] or {}, about["config"], about.get("environment") or {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return _listed(path, name)
+        except RunError as error:
+            return {"run": name, "state": f"damaged: {error}"}
+
+
+def _listed(path: Path, name: str) -> Document:
+    found, folder = read(path, name), RunFolder(path)
+    config, history, result = found.config, found.history, found.result or {}
     known = measured(history)
     return {
         "run": name,
-        "data": about["data"]["name"],
-        "method": method_name(recipe["norm"], recipe["scale"], config["project"]) if recipe else "own network",
+        "data": found.data,
+        "method": found.method,
         "epochs": len(history),
         "of": config["epochs"],
         "seed": config["seed"],
         "lr": history[0]["lr"] if history else config["lr"],
         "searched": config["lr"] == "auto",
-        "set": _changed(recipe, config),
+        "set": _changed(found.recipe, config),
         "state": result.get("state", "unfinished"),
-        **{part: _evaluated(folder, part) for part in PARTS},
+        **{part: _evaluated(folder, part, history[-1]["step"] if history else 0) for part in PARTS},
         "sigma_over_s": known[-1]["sigma_over_s"] if known else None,
         "curve": {name: [record[name] for record in known] for name in ("epoch", *CURVE)},
-        "config_digest": settings_digest(about),
+        "config_digest": settings_digest(folder.about()),
         "state_digest": result.get("digest"),
-        "device": environment.get("device"),
+        "device": found.environment.get("device"),
         "seconds": folder.seconds(),
-        "command": typed(environment.get("command") or []),
+        "command": typed(found.environment.get("command") or []),
     }
 
 
@@ -64,9 +75,10 @@ def _changed(recipe: Document, config: Document) -> Document:
     return {name: value for name, value in named.items() if value != usual.get(name)}
 
 
-def _evaluated(folder: RunFolder, part: str) -> Document | None:
-    document = folder.read(f"evaluation-{part}.json")
-    if document is None:
+def _evaluated(folder: RunFolder, part: str, step: int) -> Document | None:
+    """Not what was measured before the run went on."""
+    document = folder.read(evaluation_name(part))
+    if document is None or document["step"] < step:
         return None
     return {
         way: {measure: values[measure] for measure in MEASURES if values.get(measure) is not None}

@@ -118,7 +118,7 @@ def search(job: Job, emit: Callback, shelf: Shelf, stop_at: float | None = None)
     find_lr(member.net, member.data, config, callbacks=[emit], **options)
 
 
-def lr_of(job: Job) -> float | None:
+def known_lr(job: Job) -> float | None:
     """The learning rate of a job as far as it is known: given, or found by a search that is over."""
     _, config = job.resolved()
     if config.lr != "auto":

@@ -69,13 +69,6 @@ def activate(
 
 
 @triton.jit
-def weight_tile(effective, o, k, K: tl.constexpr, OUT: tl.constexpr, WHOLE: tl.constexpr):
-    """Effective weights of some channels, turned."""
-    at = effective + o[None, :] * K + k[:, None]
-    return tl.load(at) if WHOLE else tl.load(at, mask=(k < K)[:, None] & (o < OUT)[None, :], other=0.0)
-
-
-@triton.jit
 def forward_kernel(
     x,
     effective,
@@ -105,13 +98,12 @@ def forward_kernel(
     SLOPE: tl.constexpr,
     ACTIVATE: tl.constexpr,
     PRECISION: tl.constexpr,
-    WHOLE: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BN2: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """Programs (tile of pixels, tile of channels, model). With ``WHOLE`` tiles nothing is masked."""
+    """Programs (tile of pixels, tile of channels, model)."""
     model = tl.program_id(2).to(tl.int64)
     if tl.load(active + model) == 0:
         return
@@ -137,12 +129,14 @@ def forward_kernel(
         k = start + tl.arange(0, BK)
         kh = k // (KW * C)
         along = k % (KW * C)
-        at = x + base[:, None] + (kh * (WP * C) + along)[None, :]
-        a = tl.load(at) if WHOLE else tl.load(at, mask=inside[:, None] & (k < K)[None, :], other=0.0)
-        b = weight_tile(effective, o, k, K, OUT, WHOLE)
+        mask = inside[:, None] & (k < K)[None, :]
+        a = tl.load(x + base[:, None] + (kh * (WP * C) + along)[None, :], mask=mask, other=0.0)
+        b = tl.load(effective + o[None, :] * K + k[:, None], mask=(k < K)[:, None] & (o < OUT)[None, :], other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
         if BN2 > 0:
-            b = weight_tile(effective, o2, k, K, OUT, WHOLE)
+            b = tl.load(
+                effective + o2[None, :] * K + k[:, None], mask=(k < K)[:, None] & (o2 < OUT)[None, :], other=0.0
+            )
             acc2 = tl.dot(a, b, acc2, input_precision=PRECISION)
     inner += model * ROWS + row_at
     factor += model * (LIMIT * ROWS) + row_at

@@ -55,20 +55,20 @@ class Dock:
 
     def _seat(self, trainers: list[FusedTrainer]) -> None:
         """Put trainers of one form at one bench, unless they sit at one whose seats are not mostly empty."""
-        new = [trainer for trainer in trainers if trainer.bench is None]
-        if len(trainers) < sum(trainer.form == trainers[0].form for trainer in self.members):
-            together = new  # others are in the middle of something and stay where they are
-        elif len({id(trainer.bench) for trainer in trainers}) > 1 or _is_empty(trainers[0].bench, len(trainers)):
-            together = trainers
-        else:
-            together = new
-        if together:
-            Bench(together)
+        # Others of the form that ask for nothing are in the middle of something, and stay where they are.
+        all_asked = len(trainers) == sum(trainer.form == trainers[0].form for trainer in self.members)
+        if not (all_asked and _are_scattered(trainers)):
+            trainers = [trainer for trainer in trainers if trainer.bench is None]
+        if trainers:
+            Bench(trainers)
 
 
-def _is_empty(bench: Bench | None, trainers: int) -> bool:
-    """Whether at least half of the seats are."""
-    return bench is not None and 2 * trainers <= bench.stack.models
+def _are_scattered(trainers: list[FusedTrainer]) -> bool:
+    """Whether they do not sit at one bench, or at one with at least half of its seats empty."""
+    bench = trainers[0].bench
+    if bench is None or any(trainer.bench is not bench for trainer in trainers):
+        return True
+    return 2 * len(trainers) <= bench.stack.models
 
 
 def _grouped(trainers: list[FusedTrainer], key: Callable[[FusedTrainer], Hashable]) -> list[list[FusedTrainer]]:

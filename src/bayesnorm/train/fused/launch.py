@@ -11,7 +11,7 @@ from ..trainer import EXPLODED
 from .chain import NORMS, SCALES
 from .layout import ALIGNED
 from .stack import Kind, Stack
-from .tiles import Tile, backward_tile, forward_tile, weight_tile
+from .tiles import backward_tile, forward_tile, weight_tile
 
 PRODUCTS = {"bf16": "ieee", "tf32": "tf32", "fp32": "ieee"}
 
@@ -110,16 +110,10 @@ def forward(stack: Stack, i: int, size: int) -> None:
         FRAME=stack.frame(i),
         SLOPE=stack.chain.slope,
         ACTIVATE=stack.chain.norm != "batch",
-        WHOLE=_divides(tile, size * link.pixels, link.outputs, link.length),
         **{"BM": tile.rows, "BN": tile.columns, "BN2": tile.more, "BK": tile.depth},
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-
-
-def _divides(tile: Tile, rows: int, columns: int, depth: int) -> bool:
-    """Whether a product is made of whole tiles."""
-    return rows % tile.rows == 0 and columns % (tile.columns + tile.more) == 0 and depth % tile.depth == 0
 
 
 def _input(stack: Stack, i: int) -> Tensor:

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from ._forward import per_sample
+from ._sums import save_sums
 
 
 @triton.jit
@@ -20,18 +21,25 @@ def deactivate(
     factor,
     before,
     out,
+    sums,
+    start_row,
+    part,
     ROWS: tl.constexpr,
     BATCH: tl.constexpr,
     C: tl.constexpr,
     PIXELS: tl.constexpr,
     SLOPE: tl.constexpr,
+    PARTS: tl.constexpr,
     BM: tl.constexpr,
 ):
-    """Back through the activation and the scale of the layer before."""
+    """Back through the activation and the scale of the layer before; with the sums for the scale and the shift."""
     keep = inside[:, None] & (c < C)[None, :]
-    slope = tl.where(tl.load(before + spot[:, None] * C + c[None, :], mask=keep, other=0.0) > 0, 1.0, SLOPE)
-    scaled = acc * slope * per_sample(factor, first, n, c, ROWS, BATCH, C, PIXELS, BM)
+    x = tl.load(before + spot[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
+    grad = acc * tl.where(x > 0, 1.0, SLOPE)
+    scaled = grad * per_sample(factor, first, n, c, ROWS, BATCH, C, PIXELS, BM)
     tl.store(out + place[:, None] * C + c[None, :], scaled.to(out.dtype.element_ty), mask=keep)
+    if PARTS > 0:  # the slope is in the gradient or in the activation: g u = acc x
+        save_sums(grad, acc * x, sums, start_row, part, c, BATCH * PIXELS, PIXELS, PARTS, C, BM)
 
 
 @triton.jit
@@ -42,6 +50,7 @@ def backward_kernel(
     before,
     active,
     out,
+    sums,
     weights,
     effective_at,
     row_at,
@@ -59,6 +68,7 @@ def backward_kernel(
     STRIDE: tl.constexpr,
     PAD: tl.constexpr,
     SLOPE: tl.constexpr,
+    PARTS: tl.constexpr,
     PRECISION: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
@@ -68,7 +78,7 @@ def backward_kernel(
     """Gradient of the response of the layer before, from that of this layer's.
 
     Programs (tile of pixels of one residue class of the stride, tile of channels, model): only the taps that meet the
-    class are multiplied.
+    class are multiplied. ``PARTS``: of the sums over a sample, all classes together; 0 if they are made elsewhere.
     """
     model = tl.program_id(2).to(tl.int64)
     if tl.load(active + model) == 0:
@@ -84,6 +94,7 @@ def backward_kernel(
         acc2 = tl.zeros((BM, BN2), dtype=tl.float32)
     last: tl.constexpr = BATCH * CH * CW - 1
     n, p = tl.minimum(r, last) // (CH * CW), tl.minimum(r, last) % (CH * CW)
+    part = tl.program_id(0) // tiles
     if STRIDE == 1:
         kh0: tl.constexpr = 0
         kw0: tl.constexpr = 0
@@ -91,7 +102,6 @@ def backward_kernel(
         taps_w: tl.constexpr = KW
         y, col = p // CW, p % CW
     else:
-        part = tl.program_id(0) // tiles
         kh0 = (part // STRIDE + PAD) % STRIDE
         kw0 = (part % STRIDE + PAD) % STRIDE
         taps_h, taps_w = (KH - kh0 + STRIDE - 1) // STRIDE, (KW - kw0 + STRIDE - 1) // STRIDE
@@ -123,7 +133,16 @@ def backward_kernel(
     spot = place
     if PAD > 0:
         spot = (n * (H + 2 * PAD) + y + PAD) * (W + 2 * PAD) + col + PAD
+    sums += model * (LIMIT * PARTS * 2 * C)
     first = start_row // (CH * CW)
-    deactivate(acc, c, place, spot, inside, n, first, factor, before, out, ROWS, BATCH, C, CH * CW, SLOPE, BM)
+    # fmt: off
+    deactivate(
+        acc, c, place, spot, inside, n, first, factor, before, out, sums, start_row, part,
+        ROWS, BATCH, C, CH * CW, SLOPE, PARTS, BM,
+    )
     if BN2 > 0:
-        deactivate(acc2, c2, place, spot, inside, n, first, factor, before, out, ROWS, BATCH, C, CH * CW, SLOPE, BM)
+        deactivate(
+            acc2, c2, place, spot, inside, n, first, factor, before, out, sums, start_row, part,
+            ROWS, BATCH, C, CH * CW, SLOPE, PARTS, BM,
+        )
+    # fmt: on

@@ -173,7 +173,7 @@ def batch_head_kernel(
     loss, grad = cross_entropy(logit, o, tl.load(targets + model * LIMIT + n), OUT)
     tl.store(losses + model * LIMIT + n, loss)
     grad /= BATCH
-    tl.store(for_factor + at, grad * response, mask=own)
+    tl.store(for_factor + at, grad * (response - mean) / tl.sqrt(var + eps), mask=own)
     tl.store(for_summand + at, grad, mask=own)
     back = (grad * scale / PIXELS).to(out.dtype.element_ty)
     out += (model * LIMIT + n) * (PIXELS * OUT)
@@ -226,9 +226,9 @@ def unnormalize_kernel(
         a = tl.load(factor + lines + at, mask=mask, other=0.0)
         g = a * tl.load(for_summand + lines + at, mask=mask, other=0.0)
         total += tl.sum(g, 0)
-        along += tl.sum(a * tl.load(for_factor + lines + at, mask=mask, other=0.0) - mean[None, :] * g, 0)
+        along += tl.sum(a * tl.load(for_factor + lines + at, mask=mask, other=0.0), 0)
     total /= BATCH * PIXELS
-    along *= inverse / (BATCH * PIXELS)
+    along /= BATCH * PIXELS
     maps = (model * LIMIT + n) * (PIXELS * OUT)
     mask = (p < PIXELS)[:, None] & own[None, :]
     place = p[:, None] * OUT + c[None, :]

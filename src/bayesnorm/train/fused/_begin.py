@@ -1,11 +1,11 @@
-"""The kernel that begins a step: patches of the augmented images, moments behind every activation, and the draws."""
+"""The kernel that begins a step: moments behind every activation, and the draws."""
 
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 
 import triton
 import triton.language as tl
 
-from ._draw import normal, row_hash, uniform
+from ._draw import normal, row_hash
 
 PLAIN, POINT, NOISE, BAYES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 
@@ -14,17 +14,6 @@ PLAIN, POINT, NOISE, BAYES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), 
 def rho(u):
     """``e^u`` below 0, ``1 + u`` above: the std of a posterior."""
     return tl.where(u < 0, tl.exp(tl.minimum(u, 0.0)), 1.0 + u)
-
-
-@triton.jit
-def moved(place, draw, size: tl.constexpr, flips: tl.constexpr, flip, shift: tl.constexpr):
-    """Where a row or column of an augmented image comes from, as ``Augment`` has it."""
-    if flips:
-        place = tl.where(flip < 0.5, size - 1 - place, place)
-    if shift > 0:
-        steps: tl.constexpr = 2 * shift + 1
-        place += tl.minimum((draw * steps).to(tl.int32), steps - 1) - shift
-    return place
 
 
 @triton.jit
@@ -40,46 +29,6 @@ def kink(mean, std):
 def shrinkage(a, cdf, h, slope: tl.constexpr):
     """Variance behind a leaky ReLU, in units of that before it."""
     return slope * slope + (1.0 - slope * slope) * cdf - (1.0 - slope) * (1.0 - slope) * h * (h - a)
-
-
-@triton.jit
-def patches_of(
-    images,
-    chosen,
-    row,
-    columns,
-    mean,
-    std,
-    patches,
-    p,
-    C: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    K: tl.constexpr,
-    SHIFT: tl.constexpr,
-    HFLIP: tl.constexpr,
-    VFLIP: tl.constexpr,
-):
-    """What the first convolution sees around some pixels of an image, standardized and augmented."""
-    k = tl.arange(0, K)
-    c = k % C
-    kh, kw = (k // C) // KW, (k // C) % KW
-    y = (p // OW)[:, None] * STRIDE - PAD + kh[None, :]
-    x = (p % OW)[:, None] * STRIDE - PAD + kw[None, :]
-    inside = (p < OH * OW)[:, None] & (k < KH * KW * C)[None, :] & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-    y = moved(y, uniform(row, tl.load(columns + 1)), H, VFLIP, uniform(row, tl.load(columns)), SHIFT)
-    x = moved(x, uniform(row, tl.load(columns + 3)), W, HFLIP, uniform(row, tl.load(columns + 2)), SHIFT)
-    inside = inside & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-    raw = tl.load(images + chosen * (C * H * W) + c[None, :] * (H * W) + y * W + x, mask=inside, other=0)
-    value = (raw.to(tl.float32) - tl.load(mean + c)[None, :]) / tl.load(std + c)[None, :]
-    value = tl.where(inside, value, 0.0).to(patches.dtype.element_ty)
-    tl.store(patches + p[:, None] * K + k[None, :], value, mask=(p < OH * OW)[:, None])
 
 
 @triton.jit
@@ -161,18 +110,6 @@ def moments_of(
 
 @triton.jit(do_not_specialize=["first_model"])
 def begin_kernel(
-    images,
-    labels,
-    order,
-    place,
-    step,
-    keys,
-    columns,
-    mean,
-    std,
-    active,
-    patches,
-    targets,
     values,
     s_at,
     b_at,
@@ -180,6 +117,7 @@ def begin_kernel(
     constants,
     sigmas,
     hashes,
+    active,
     noise_keys,
     noise_step,
     moments,
@@ -188,7 +126,6 @@ def begin_kernel(
     first,
     second,
     parameters,
-    samples,
     first_model,
     ROWS: tl.constexpr,
     TABLE: tl.constexpr,
@@ -198,50 +135,20 @@ def begin_kernel(
     SLOPE: tl.constexpr,
     BATCH: tl.constexpr,
     LIMIT: tl.constexpr,
-    C: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    K: tl.constexpr,
-    SHIFT: tl.constexpr,
-    HFLIP: tl.constexpr,
-    VFLIP: tl.constexpr,
-    TILES: tl.constexpr,
-    BP: tl.constexpr,
     BT: tl.constexpr,
 ):
-    """Programs (tile of pixels, model); behind those of the images come those of the draws, and of the moments.
+    """Programs (some channels of a sample, model); behind those of the draws come those of the moments.
 
     Draws make two numbers per sample and channel, with ``u = (response + h) A + B``; ``h`` is known after ``prepare``.
     """
     model = (first_model + tl.program_id(1)).to(tl.int64)
     if tl.load(active + model) == 0:
         return
-    pid = tl.program_id(0)
+    n, j = tl.program_id(0) // TABLES, (tl.program_id(0) % TABLES) * BT + tl.arange(0, BT)
     values += model * parameters
     offsets = constants + model * (3 * ROWS) + 2 * ROWS
-    if pid < BATCH * TILES:
-        n = pid // TILES
-        chosen = tl.load(order + model * samples + tl.load(place + model) * LIMIT + n)
-        tl.store(targets + model * LIMIT + n, tl.load(labels + chosen))
-        row = row_hash(tl.load(keys + model), tl.load(step + model), n)
-        out = patches + (model * LIMIT + n) * (OH * OW * K)
-        p = (pid % TILES) * BP + tl.arange(0, BP)
-        # fmt: off
-        patches_of(
-            images, chosen, row, columns, mean, std, out, p,
-            C, H, W, OH, OW, KH, KW, STRIDE, PAD, K, SHIFT, HFLIP, VFLIP,
-        )
-        # fmt: on
-    elif pid < BATCH * (TILES + TABLES):
-        n = (pid - BATCH * TILES) // TABLES
+    if n < BATCH:
         line = (model * LIMIT + n) * ROWS
-        j = ((pid - BATCH * TILES) % TABLES) * BT + tl.arange(0, BT)
         # fmt: off
         draws_of(
             values, s_at, b_at, u_at, offsets, sigmas + model * (2 * ROWS), hashes,
@@ -251,5 +158,4 @@ def begin_kernel(
         # fmt: on
     elif MOMENTS:
         moments += model * (2 * TABLE)
-        j = (pid - BATCH * (TILES + TABLES)) * BT + tl.arange(0, BT)
         moments_of(values, s_at, b_at, offsets, moments, j, ROWS, TABLE, SCALE, SLOPE)

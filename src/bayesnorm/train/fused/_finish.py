@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from ._begin import BAYES, NOISE, PLAIN, kink, rho, shrinkage
-from ._prepare import ANALYTIC, BATCHES, NONE, remainder
+from ._prepare import ANALYTIC, NONE, remainder
 
 
 @triton.jit(do_not_specialize=["first_model"])
@@ -18,7 +18,6 @@ def totals_kernel(
     second,
     for_factor,
     for_summand,
-    batch,
     active,
     totals,
     s_at,
@@ -28,7 +27,6 @@ def totals_kernel(
     ROWS: tl.constexpr,
     BATCH: tl.constexpr,
     LIMIT: tl.constexpr,
-    NORM: tl.constexpr,
     SCALE: tl.constexpr,
     BN: tl.constexpr,
     BR: tl.constexpr,
@@ -49,9 +47,6 @@ def totals_kernel(
     for_b = tl.zeros((BR,), dtype=tl.float32)
     for_u = tl.zeros((BR,), dtype=tl.float32)
     for_offset = tl.zeros((BR,), dtype=tl.float32)
-    if NORM == BATCHES:
-        mean = tl.load(batch + model * (2 * ROWS) + row, mask=own, other=0.0)
-        inverse = tl.load(batch + model * (2 * ROWS) + ROWS + row, mask=own, other=0.0)
     line = model * (LIMIT * ROWS)
     for start in range(0, BATCH, BN):
         n = start + tl.arange(0, BN)
@@ -59,8 +54,6 @@ def totals_kernel(
         at = n[:, None] * ROWS + row[None, :]
         for_a = tl.load(for_factor + line + at, mask=mask, other=0.0)
         for_sum = tl.load(for_summand + line + at, mask=mask, other=0.0)
-        if NORM == BATCHES:
-            for_a = (for_a - mean[None, :] * for_sum) * inverse[None, :]
         if SCALE == BAYES:
             scaled = tl.sum(tl.load(factor + line + at, mask=mask, other=0.0) * for_sum, 0)
             drawn = for_a + (offset + b)[None, :] * for_sum

@@ -11,6 +11,8 @@ output), so that no tap is outside. Rows beyond the last are those of the last: 
 import triton
 import triton.language as tl
 
+from ._sums import save_sums
+
 
 @triton.jit
 def per_sample(
@@ -24,8 +26,10 @@ def per_sample(
     PIXELS: tl.constexpr,
     BM: tl.constexpr,
 ):
-    """Values of a table per sample and channel for the rows of a tile, which is of two samples where maps are large."""
-    if PIXELS >= BM:
+    """Values of a table per sample and channel for the rows of a tile: of one sample, of two, or of many."""
+    if PIXELS % BM == 0:
+        return tl.load(table + first * ROWS + o, mask=o < OUT, other=0.0)[None, :]
+    elif PIXELS >= BM:
         near = tl.load(table + first * ROWS + o, mask=o < OUT, other=0.0)
         far = tl.load(table + tl.minimum(first + 1, BATCH - 1) * ROWS + o, mask=o < OUT, other=0.0)
         return tl.where((n == first)[:, None], near[None, :], far[None, :])
@@ -46,26 +50,30 @@ def activate(
     inner,
     factor,
     summand,
-    response,
     out,
+    sums,
+    start_row,
     ROWS: tl.constexpr,
     BATCH: tl.constexpr,
     OUT: tl.constexpr,
     PIXELS: tl.constexpr,
     SLOPE: tl.constexpr,
     ACTIVATE: tl.constexpr,
+    PARTS: tl.constexpr,
     BM: tl.constexpr,
 ):
-    """Store a response, and the activation of ``(response + h) A + B``."""
+    """Store the activation of ``(response + h) A + B``, or the response itself and its sums."""
     keep = inside[:, None] & (o < OUT)[None, :]
-    place = r[:, None] * OUT + o[None, :]
-    tl.store(response + place, acc.to(response.dtype.element_ty), mask=keep)
     if ACTIVATE:
         h = tl.load(inner + o, mask=o < OUT, other=0.0)
         u = (acc + h[None, :]) * per_sample(factor, first, n, o, ROWS, BATCH, OUT, PIXELS, BM)
         u += per_sample(summand, first, n, o, ROWS, BATCH, OUT, PIXELS, BM)
         place = spot[:, None] * OUT + o[None, :]
         tl.store(out + place, tl.where(u > 0, u, SLOPE * u).to(out.dtype.element_ty), mask=keep)
+    else:
+        tl.store(out + r[:, None] * OUT + o[None, :], acc.to(out.dtype.element_ty), mask=keep)
+        if PARTS > 0:
+            save_sums(acc, acc * acc, sums, start_row, 0, o, BATCH * PIXELS, PIXELS, PARTS, OUT, BM)
 
 
 @triton.jit
@@ -76,8 +84,8 @@ def forward_kernel(
     factor,
     summand,
     active,
-    response,
     out,
+    sums,
     weights,
     effective_at,
     row_at,
@@ -97,13 +105,14 @@ def forward_kernel(
     FRAME: tl.constexpr,
     SLOPE: tl.constexpr,
     ACTIVATE: tl.constexpr,
+    PARTS: tl.constexpr,
     PRECISION: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BN2: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """Programs (tile of pixels, tile of channels, model)."""
+    """Programs (tile of pixels, tile of channels, model); ``PARTS``: of the sums over a sample, 0 if there are none."""
     model = tl.program_id(2).to(tl.int64)
     if tl.load(active + model) == 0:
         return
@@ -141,20 +150,20 @@ def forward_kernel(
     inner += model * ROWS + row_at
     factor += model * (LIMIT * ROWS) + row_at
     summand += model * (LIMIT * ROWS) + row_at
-    response += model * (LIMIT * PIXELS * OUT)
     out += model * (LIMIT * (OH + 2 * FRAME) * (OW + 2 * FRAME) * OUT)
+    sums += model * (LIMIT * PARTS * 2 * OUT)
     spot = r
     if FRAME > 0:
         spot = (n * (OH + 2 * FRAME) + oy + FRAME) * (OW + 2 * FRAME) + ox + FRAME
     first = start_row // PIXELS
     # fmt: off
     activate(
-        acc, o, r, inside, n, spot, first, inner, factor, summand, response, out,
-        ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, BM,
+        acc, o, r, inside, n, spot, first, inner, factor, summand, out, sums, start_row,
+        ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, BM,
     )
     if BN2 > 0:
         activate(
-            acc2, o2, r, inside, n, spot, first, inner, factor, summand, response, out,
-            ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, BM,
+            acc2, o2, r, inside, n, spot, first, inner, factor, summand, out, sums, start_row,
+            ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, BM,
         )
     # fmt: on

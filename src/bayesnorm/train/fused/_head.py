@@ -5,6 +5,8 @@
 import triton
 import triton.language as tl
 
+from ._sums import unscale
+
 
 @triton.jit
 def cross_entropy(logit, o, target, OUT: tl.constexpr):
@@ -48,7 +50,8 @@ def head_kernel(
 ):
     """Programs (sample, model). A convolution of 1x1 and the mean over the pixels change places: the mean comes first.
 
-    It leaves the pooled input, the gradients of ``A`` and ``B``, the losses, and the gradient of the response before.
+    It leaves the pooled input, the gradients of ``A`` and ``B`` of this layer and the one before, the losses, and the
+    gradient of the response before.
     """
     n, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if tl.load(active + model) == 0:
@@ -76,13 +79,22 @@ def head_kernel(
     tl.store(for_factor + at, grad * z, mask=o < OUT)
     tl.store(for_summand + at, grad, mask=o < OUT)
     back = tl.sum(w * (grad * scale)[:, None], 0) / PIXELS
-    back *= tl.load(factor + (model * LIMIT + n) * ROWS + before_at + c, mask=c < C, other=0.0)
+    at = (model * LIMIT + n) * ROWS + before_at + c
+    scale = tl.load(factor + at, mask=c < C, other=0.0)
+    scaled = back * scale
+    slopes = tl.zeros((BC,), dtype=tl.float32)
     for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         mask = (p < PIXELS)[:, None] & (c < C)[None, :]
         place = base + p[:, None] * C + c[None, :]
         a = tl.load(x + place, mask=mask, other=0.0)
-        tl.store(out + place, (tl.where(a > 0, 1.0, SLOPE) * back[None, :]).to(out.dtype.element_ty), mask=mask)
+        slope = tl.where(mask, tl.where(a > 0, 1.0, SLOPE), 0.0)
+        slopes += tl.sum(slope, 0)
+        tl.store(out + place, (slope * scaled[None, :]).to(out.dtype.element_ty), mask=mask)
+    shift = tl.load(summand + at, mask=c < C, other=0.0)
+    h = tl.load(inner + model * ROWS + before_at + c, mask=c < C, other=0.0)
+    tl.store(for_summand + at, back * slopes, mask=c < C)
+    tl.store(for_factor + at, unscale(back * slopes, back * total, scale, shift, h), mask=c < C)
 
 
 @triton.jit

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .launch import power
+from .launch import fold, power
 from .stack import Stack
+from .tiles import forward_parts
 
 TOGETHER = 32
 """Samples whose sums are added at a time."""
@@ -16,7 +17,10 @@ def pixels(stack: Stack, i: int, size: int) -> None:
     from ._batch import pixels_kernel
 
     link, layout = stack.layout.links[i], stack.layout
-    columns, rows = 32, min(256, power(link.pixels))
+    parts, columns, rows = forward_parts(link), 32, min(256, power(link.pixels))
+    if parts:
+        fold(stack, i, size, stack.forward_sums[i], (stack.pixel_sums, stack.pixel_squares), parts)
+        return
     pixels_kernel[(size, -(-link.outputs // columns), stack.models)](
         *(stack.responses[i], stack.active, stack.pixel_sums, stack.pixel_squares, layout.row_first[i]),
         ROWS=layout.pitch,

@@ -11,33 +11,21 @@ from ..trainer import EXPLODED
 from .chain import NORMS, SCALES
 from .layout import ALIGNED
 from .stack import Kind, Stack
-from .tiles import backward_tile, forward_tile, weight_tile
+from .tiles import backward_parts, backward_tile, forward_parts, forward_tile, weight_tile
 
 PRODUCTS = {"bf16": "ieee", "tf32": "tf32", "fp32": "ieee"}
 
 
-def begin(stack: Stack, kind: Kind, size: int) -> None:
-    """Patches, draws and moments of the models of a kind."""
-    from ._begin import begin_kernel
+def patches(stack: Stack, size: int) -> None:
+    """What the first convolution sees."""
+    from ._patches import patches_kernel
 
-    link, data, layout, rows = stack.chain.links[0], stack.terms.data, kind.layout, kind.layout.rows
-    augment, tile, block = data.augment, 64, 128
+    link, data, layout = stack.chain.links[0], stack.terms.data, stack.layout
+    augment, tile = data.augment, 64
     tiles = -(-link.pixels // tile)
-    tables = -(-layout.pitch // block)
-    analytic = kind.chain.norm == "analytic"
-    begin_kernel[(size * (tiles + tables) + analytic * tables, kind.models)](
+    patches_kernel[(size * tiles, stack.models)](
         *(data.train.images, data.train.targets, stack.order, stack.place, stack.count, stack.key, stack.draws),
-        *(data.mean, data.std, stack.active, stack.patches, stack.targets, stack.values),
-        *(rows.s_at, rows.b_at, rows.u_at, stack.constants, stack.sigmas, layout.hashes),
-        *(stack.noise_key, stack.noise_step, stack.moments, stack.factor, stack.summand, stack.first, stack.second),
-        *(stack.parameters, len(data.train), kind.first),
-        ROWS=layout.pitch,
-        TABLE=stack.table,
-        TABLES=tables,
-        MOMENTS=analytic,
-        SCALE=SCALES[kind.chain.scale],
-        SLOPE=stack.chain.slope,
-        BATCH=size,
+        *(data.mean, data.std, stack.active, stack.patches, stack.targets, len(data.train)),
         LIMIT=stack.terms.batch,
         C=link.inputs,
         H=link.height,
@@ -54,6 +42,27 @@ def begin(stack: Stack, kind: Kind, size: int) -> None:
         VFLIP=augment.vflip,
         TILES=tiles,
         BP=tile,
+    )
+
+
+def begin(stack: Stack, kind: Kind, size: int) -> None:
+    """Draws and moments of the models of a kind."""
+    from ._begin import begin_kernel
+
+    layout, rows, block = kind.layout, kind.layout.rows, 128
+    tables, analytic = -(-layout.pitch // block), kind.chain.norm == "analytic"
+    begin_kernel[(size * tables + analytic * tables, kind.models)](
+        *(stack.values, rows.s_at, rows.b_at, rows.u_at, stack.constants, stack.sigmas, layout.hashes, stack.active),
+        *(stack.noise_key, stack.noise_step, stack.moments, stack.factor, stack.summand, stack.first, stack.second),
+        *(stack.parameters, kind.first),
+        ROWS=layout.pitch,
+        TABLE=stack.table,
+        TABLES=tables,
+        MOMENTS=analytic,
+        SCALE=SCALES[kind.chain.scale],
+        SLOPE=stack.chain.slope,
+        BATCH=size,
+        LIMIT=stack.terms.batch,
         BT=block,
     )
 
@@ -91,29 +100,30 @@ def sizes(stack: Stack, i: int, size: int) -> dict[str, Any]:
 
 
 def forward(stack: Stack, i: int, size: int) -> None:
-    """Response of a layer; unless the batch comes first, its activation."""
+    """Activation of a layer; if the batch comes first, its response and the sums of that."""
     from ._forward import forward_kernel
 
-    link, layout = stack.layout.links[i], stack.layout
-    tile = forward_tile(link, stack.terms.batch, stack.models)
+    link, layout, batches = stack.layout.links[i], stack.layout, stack.chain.norm == "batch"
+    tile = forward_tile(link, stack.terms.batch, _abreast(stack) if batches else stack.models)
     grid = (-(-size * link.pixels // tile.rows), -(-link.outputs // (tile.columns + tile.more)), stack.models)
     forward_kernel[grid](
         *(_input(stack, i), stack.effective, stack.inner, stack.factor, stack.summand, stack.active),
-        *(
-            stack.responses[i],
-            stack.outputs[min(i, len(stack.outputs) - 1)],
-            layout.weights,
-            layout.weight_first[i],
-            layout.row_first[i],
-        ),
+        *(stack.responses[i] if batches else stack.outputs[i], stack.forward_sums[i] if batches else stack.losses),
+        *(layout.weights, layout.weight_first[i], layout.row_first[i]),
         **sizes(stack, i, size),
-        FRAME=stack.frame(i),
+        FRAME=0 if batches else stack.frame(i),
         SLOPE=stack.chain.slope,
-        ACTIVATE=stack.chain.norm != "batch",
+        ACTIVATE=not batches,
+        PARTS=forward_parts(link) if batches else 0,
         **{"BM": tile.rows, "BN": tile.columns, "BN2": tile.more, "BK": tile.depth},
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
+
+
+def _abreast(stack: Stack) -> int:
+    """Models on which the choice of a tile may look where it makes sums: in bf16 alone all tiles add up alike."""
+    return stack.models if stack.terms.precision == "bf16" else 1
 
 
 def _input(stack: Stack, i: int) -> Tensor:
@@ -121,7 +131,7 @@ def _input(stack: Stack, i: int) -> Tensor:
 
 
 def head(stack: Stack, size: int) -> None:
-    """Last layer, loss, and back to the layer before."""
+    """Last layer, loss, and back to the layer before, with the gradients of its scale and shift."""
     from ._head import head_kernel
 
     link, layout = stack.chain.links[-1], stack.layout
@@ -161,11 +171,11 @@ def last(stack: Stack, size: int) -> None:
 
 
 def backward(stack: Stack, i: int, size: int) -> None:
-    """Gradient of the response before a layer."""
+    """Gradient of the response before a layer, and the sums for its scale and shift."""
     from ._backward import backward_kernel
 
     link, layout = stack.layout.links[i], stack.layout
-    tile = backward_tile(link, stack.terms.batch, stack.models)
+    tile = backward_tile(link, stack.terms.batch, _abreast(stack))
     stride = link.stride
     pixels = size * -(-link.height // stride) * -(-link.width // stride)
     grid = (-(-pixels // tile.rows) * stride**2, -(-link.inputs // (tile.columns + tile.more)), stack.models)
@@ -177,10 +187,12 @@ def backward(stack: Stack, i: int, size: int) -> None:
             stack.outputs[i - 1],
             stack.active,
             stack.gradients[i - 1],
+            stack.backward_sums[i - 1],
         ),
         *(layout.weights, layout.weight_first[i], layout.row_first[i - 1]),
         **sizes(stack, i, size),
         SLOPE=stack.chain.slope,
+        PARTS=backward_parts(link),
         **{"BM": tile.rows, "BN": tile.columns, "BN2": tile.more, "BK": tile.depth},
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -188,8 +200,8 @@ def backward(stack: Stack, i: int, size: int) -> None:
 
 
 def weights(stack: Stack, i: int, size: int) -> None:
-    """Gradient of a layer's effective weight."""
-    from ._weights import sum_kernel, weight_kernel
+    """Gradient of a layer's effective weight, in parts."""
+    from ._weights import weight_kernel
 
     link, layout = stack.layout.links[i], stack.layout
     tile = weight_tile(link, stack.terms.batch)
@@ -203,12 +215,19 @@ def weights(stack: Stack, i: int, size: int) -> None:
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    if tile.split > 1:
-        size, block = link.outputs * link.length, 512
+
+
+def add_parts(stack: Stack, i: int) -> None:
+    """The parts of that gradient, added up."""
+    from ._weights import sum_kernel
+
+    link, layout, block = stack.layout.links[i], stack.layout, 512
+    split, size = weight_tile(link, stack.terms.batch).split, link.outputs * link.length
+    if split > 1:
         sum_kernel[(-(-size // block), stack.models)](
             *(stack.parts, stack.active, layout.parts_first[i], size),
             MODEL=layout.parts,
-            SPLIT=tile.split,
+            SPLIT=split,
             ALIGNED=ALIGNED,
             BLOCK=block,
         )
@@ -216,20 +235,46 @@ def weights(stack: Stack, i: int, size: int) -> None:
 
 def scales(stack: Stack, i: int, size: int) -> None:
     """Gradients of the scale and shift of each sample, of a layer."""
-    from ._scales import scale_kernel
+    from ._sums import scale_kernel
 
-    link, layout = stack.layout.links[i], stack.layout
-    columns, pixels = 32, min(256, power(link.pixels))
+    link, behind, layout = stack.layout.links[i], stack.layout.links[i + 1], stack.layout
+    parts, columns, pixels = backward_parts(behind), 32, min(256, power(link.pixels))
+    if parts:
+        fold(stack, i, size, stack.backward_sums[i], (stack.for_summand, stack.for_factor), parts, unscale=True)
+        return
     scale_kernel[(size, -(-link.outputs // columns), stack.models)](
-        *(stack.gradients[i], stack.responses[i], stack.factor, stack.active, stack.for_factor, stack.for_summand),
-        layout.row_first[i],
+        *(stack.gradients[i], stack.outputs[i], stack.factor, stack.summand, stack.inner, stack.active),
+        *(stack.for_summand, stack.for_factor, layout.row_first[i]),
         ROWS=layout.pitch,
         LIMIT=stack.terms.batch,
-        OUT=link.outputs,
-        PIXELS=link.pixels,
+        C=link.outputs,
+        H=link.out_height,
+        W=link.out_width,
+        PAD=stack.frame(i),
+        SLOPE=stack.chain.slope,
         BP=pixels,
         BN=columns,
         num_warps=8 if pixels == 256 else 4,
+    )
+
+
+def fold(
+    stack: Stack, i: int, size: int, sums: Tensor, results: tuple[Tensor, Tensor], parts: int, unscale: bool = False
+) -> None:
+    """The sums that a convolution left, of each sample."""
+    from ._sums import fold_kernel
+
+    outputs, layout, columns = stack.layout.links[i].outputs, stack.layout, 32
+    fold_kernel[(size, -(-outputs // columns), stack.models)](
+        *(sums, stack.factor, stack.summand, stack.inner, stack.active, *results, layout.row_first[i]),
+        ROWS=layout.pitch,
+        LIMIT=stack.terms.batch,
+        C=outputs,
+        PARTS=parts,
+        UNSCALE=unscale,
+        BP=power(parts),
+        BN=columns,
+        num_warps=1,
     )
 
 
@@ -240,11 +285,10 @@ def totals(stack: Stack, kind: Kind, size: int) -> None:
     layout, rows, block = kind.layout, kind.layout.rows, 32
     totals_kernel[(-(-layout.pitch // block), kind.models)](
         *(stack.values, stack.statistics, stack.factor, stack.first, stack.second, stack.for_factor, stack.for_summand),
-        *(stack.batch, stack.active, stack.sums, rows.s_at, rows.b_at, stack.parameters, kind.first),
+        *(stack.active, stack.sums, rows.s_at, rows.b_at, stack.parameters, kind.first),
         ROWS=layout.pitch,
         BATCH=size,
         LIMIT=stack.terms.batch,
-        NORM=NORMS[kind.chain.norm],
         SCALE=SCALES[kind.chain.scale],
         BN=32,
         BR=block,

@@ -15,6 +15,7 @@ from ...data.base import Data
 from ..rows import Rows
 from .chain import Chain, Link
 from .layout import LINE, Layout
+from .tiles import backward_parts, forward_parts
 
 TYPES = {"bf16": torch.bfloat16, "tf32": torch.float32, "fp32": torch.float32}
 
@@ -108,10 +109,16 @@ class Stack:
         )
         batches = chain.norm == "batch"
         answers = layout.links if batches else layout.links[:-1]
-        self.responses, self.gradients = (
-            [_guarded((models, batch, link.pixels, link.outputs), kind, device, _reach(link)) for link in answers]
-            for _ in range(2)
+        self.gradients, self.responses = (
+            [_guarded((models, batch, link.pixels, link.outputs), kind, device, _reach(link)) for link in links]
+            for links in (answers, answers if batches else ())
         )
+        self.forward_sums = [
+            torch.zeros(models, batch, forward_parts(link), 2, link.outputs, **number) for link in answers if batches
+        ]
+        self.backward_sums = [
+            torch.zeros(models, batch, backward_parts(link), 2, link.inputs, **number) for link in later
+        ]
         self.outputs = [
             _guarded((models, batch, _framed(link), link.inputs), kind, device, _reach(link)) for link in later
         ]
@@ -127,7 +134,7 @@ class Stack:
         self.parts = torch.zeros(models, layout.parts, **number)
         self.draws = noise.columns(0, 4, device=device)
         cuda = device.type == "cuda"
-        self.beside = torch.cuda.Stream(device) if cuda else None
+        self.beside, self.aside = (torch.cuda.Stream(device) if cuda else None for _ in range(2))
         self.streams = [torch.cuda.Stream(device) for _ in self.kinds[1:]] if cuda else []
 
     def frame(self, i: int) -> int:

@@ -10,16 +10,21 @@ import torch
 from . import batch, launch
 from .stack import Kind, Stack
 
+Stream = torch.cuda.Stream | None
+"""None: there is no device, and everything is done in turn."""
+
 
 def take_step(stack: Stack, size: int) -> None:
     """One step of all active models, with batches of this size."""
+    with _fork(stack, stack.beside):
+        launch.patches(stack, size)
     _by_kind(stack, size, _before)
+    _join(stack, stack.beside)
     if stack.chain.norm == "batch":
         _through_batches(stack, size)
     else:
         _through_layers(stack, size)
-    if stack.beside is not None:
-        torch.cuda.current_stream(stack.device).wait_stream(stack.beside)
+    _join(stack, stack.beside, stack.aside)
     _by_kind(stack, size, _after)
 
 
@@ -29,18 +34,20 @@ def _through_layers(stack: Stack, size: int) -> None:
     for i in hidden:
         launch.forward(stack, i, size)
     launch.head(stack, size)
-    with _fork(stack):
+    with _fork(stack, stack.aside):
         launch.last(stack, size)
     for i in reversed(hidden[1:]):
-        with _fork(stack):
+        with _fork(stack, stack.beside):
             launch.weights(stack, i, size)
-            launch.scales(stack, i, size)
         launch.backward(stack, i, size)
-    with _fork(stack):
-        launch.scales(stack, 0, size)
+        with _fork(stack, stack.aside, stack.beside):
+            launch.add_parts(stack, i)
+            launch.scales(stack, i - 1, size)
+    with _fork(stack, stack.aside):
         for kind in stack.kinds:
             launch.totals(stack, kind, size)
     launch.weights(stack, 0, size)
+    launch.add_parts(stack, 0)
 
 
 def _through_batches(stack: Stack, size: int) -> None:
@@ -56,10 +63,12 @@ def _through_batches(stack: Stack, size: int) -> None:
         if i < last:
             launch.scales(stack, i, size)
         batch.unnormalize(stack, i, size)
-        with _fork(stack):
+        with _fork(stack, stack.beside):
             launch.weights(stack, i, size)
         if i:
             launch.backward(stack, i, size)
+        with _fork(stack, stack.aside, stack.beside):
+            launch.add_parts(stack, i)
     for kind in stack.kinds:
         launch.totals(stack, kind, size)
 
@@ -93,9 +102,21 @@ def _after(stack: Stack, kind: Kind, size: int) -> None:
     launch.update(stack, kind)
 
 
-def _fork(stack: Stack) -> AbstractContextManager[object]:
-    """Inside: work that goes on beside the rest, which it follows so far."""
-    if stack.beside is None:
+def _fork(stack: Stack, stream: Stream, *others: Stream) -> AbstractContextManager[object]:
+    """Inside: work on a stream of its own, which follows all so far, also that on others."""
+    if stream is None:
         return nullcontext()
-    stack.beside.wait_stream(torch.cuda.current_stream(stack.device))
-    return torch.cuda.stream(stack.beside)
+    _wait(stream, torch.cuda.current_stream(stack.device), *others)
+    return torch.cuda.stream(stream)
+
+
+def _join(stack: Stack, *streams: Stream) -> None:
+    """Go on when others have come so far."""
+    if stack.device.type == "cuda":
+        _wait(torch.cuda.current_stream(stack.device), *streams)
+
+
+def _wait(stream: torch.cuda.Stream, *others: Stream) -> None:
+    for other in others:
+        if other is not None:
+            stream.wait_stream(other)

@@ -35,6 +35,8 @@ ENOUGH = 80
 DEPTH = 64
 SHALLOW = 16
 """Fewer at a time the device does not multiply."""
+BLOCK = 64
+"""Rows of a tile that are added up, where a convolution makes sums over pixels; every tile has a multiple of them."""
 
 
 def forward_tile(link: Link, batch: int, models: int) -> Tile:
@@ -64,6 +66,17 @@ def weight_tile(link: Link, batch: int) -> Tile:
         main, more = min(64, main), 0
         split = _split(link, pixels, rows, main)
     return Tile(rows, main, DEPTH, more, split=split)
+
+
+def forward_parts(link: Link) -> int:
+    """Blocks of a sample in the sums of a response; 0 if a block would be of two samples."""
+    return 0 if link.pixels % BLOCK else link.pixels // BLOCK
+
+
+def backward_parts(link: Link) -> int:
+    """Likewise of the gradient of the input, all classes of the stride together."""
+    pixels = -(-link.height // link.stride) * -(-link.width // link.stride)
+    return 0 if pixels % BLOCK else link.stride**2 * pixels // BLOCK
 
 
 def _split(link: Link, pixels: int, rows: int, columns: int) -> int:

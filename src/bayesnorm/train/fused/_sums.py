@@ -1,0 +1,131 @@
+"""Sums over the pixels of each sample, per channel: made in the last lines of a convolution, or from its maps.
+
+A convolution that makes them leaves two numbers for every ``BLOCK`` rows of a tile, whatever its size, so that they do
+not depend on it; a block is of one sample.
+"""
+
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
+
+import triton
+import triton.language as tl
+
+from .tiles import BLOCK
+
+SIZE = tl.constexpr(BLOCK)
+
+
+@triton.jit
+def save_sums(
+    one,
+    other,
+    sums,
+    start_row,
+    part,
+    c,
+    ROWS: tl.constexpr,
+    PIXELS: tl.constexpr,
+    PARTS: tl.constexpr,
+    C: tl.constexpr,
+    BM: tl.constexpr,
+):
+    """Store the sums of two tiles over blocks of their rows, of which there are ``ROWS``, ``PIXELS`` of each sample."""
+    COUNT: tl.constexpr = BM // SIZE
+    each: tl.constexpr = PIXELS // SIZE
+    block = start_row // SIZE + tl.arange(0, COUNT)
+    keep = (block * SIZE < ROWS)[:, None] & (c < C)[None, :]
+    at = sums + ((block // each) * PARTS + part * each + block % each)[:, None] * (2 * C) + c[None, :]
+    BN: tl.constexpr = one.shape[1]
+    tl.store(at, tl.sum(tl.reshape(one, (COUNT, SIZE, BN)), 1), mask=keep)
+    tl.store(at + C, tl.sum(tl.reshape(other, (COUNT, SIZE, BN)), 1), mask=keep)
+
+
+@triton.jit
+def unscale(total, along, factor, summand, h):
+    """From the sums of ``g`` and ``g u``, with ``u = (response + h) A + B``, that of ``g response``; 0 if A is 0."""
+    return tl.where(factor == 0, 0.0, (along - summand * total) / factor - h * total)
+
+
+@triton.jit
+def fold_kernel(
+    sums,
+    factor,
+    summand,
+    inner,
+    active,
+    one,
+    other,
+    row_at,
+    ROWS: tl.constexpr,
+    LIMIT: tl.constexpr,
+    C: tl.constexpr,
+    PARTS: tl.constexpr,
+    UNSCALE: tl.constexpr,
+    BP: tl.constexpr,
+    BN: tl.constexpr,
+):
+    """Programs (sample, tile of channels, model): add up the parts; ``UNSCALE``: gradients of ``B`` and ``A``."""
+    n, model = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    if tl.load(active + model) == 0:
+        return
+    c, part = tl.program_id(1) * BN + tl.arange(0, BN), tl.arange(0, BP)
+    keep = (part < PARTS)[:, None] & (c < C)[None, :]
+    place = sums + ((model * LIMIT + n) * PARTS + part)[:, None] * (2 * C) + c[None, :]
+    total = tl.sum(tl.load(place, mask=keep, other=0.0), 0)
+    along = tl.sum(tl.load(place + C, mask=keep, other=0.0), 0)
+    at = (model * LIMIT + n) * ROWS + row_at + c
+    if UNSCALE:
+        a = tl.load(factor + at, mask=c < C, other=0.0)
+        b = tl.load(summand + at, mask=c < C, other=0.0)
+        along = unscale(total, along, a, b, tl.load(inner + model * ROWS + row_at + c, mask=c < C, other=0.0))
+    tl.store(one + at, total, mask=c < C)
+    tl.store(other + at, along, mask=c < C)
+
+
+@triton.jit
+def scale_kernel(
+    grad,
+    x,
+    factor,
+    summand,
+    inner,
+    active,
+    for_summand,
+    for_factor,
+    row_at,
+    ROWS: tl.constexpr,
+    LIMIT: tl.constexpr,
+    C: tl.constexpr,
+    H: tl.constexpr,
+    W: tl.constexpr,
+    PAD: tl.constexpr,
+    SLOPE: tl.constexpr,
+    BP: tl.constexpr,
+    BN: tl.constexpr,
+):
+    """Programs (sample, tile of channels, model): gradients of ``B`` and ``A``, from an activation and its gradient."""
+    n, model = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    if tl.load(active + model) == 0:
+        return
+    c = tl.program_id(1) * BN + tl.arange(0, BN)
+    grad += (model * LIMIT + n) * (H * W * C)
+    x += (model * LIMIT + n) * ((H + 2 * PAD) * (W + 2 * PAD) * C)
+    totals = tl.zeros((BP, BN), dtype=tl.float32)
+    alongs = tl.zeros((BP, BN), dtype=tl.float32)
+    for start in range(0, H * W, BP):
+        p = start + tl.arange(0, BP)
+        keep = (p < H * W)[:, None] & (c < C)[None, :]
+        spot = (p // W + PAD) * (W + 2 * PAD) + p % W + PAD
+        g = tl.load(grad + p[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
+        u = tl.load(x + spot[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
+        if SLOPE > 0:
+            u = tl.where(u > 0, u, u / SLOPE)
+        totals += g
+        alongs += g * u
+    at = (model * LIMIT + n) * ROWS + row_at + c
+    a = tl.load(factor + at, mask=c < C, other=1.0)
+    b = tl.load(summand + at, mask=c < C, other=0.0)
+    inverse = tl.where(a == 0, 0.0, 1.0 / a)  # what comes in was multiplied by the scale
+    total, along = tl.sum(totals, 0) * inverse, tl.sum(alongs, 0) * inverse
+    along = unscale(total, along, a, b, tl.load(inner + model * ROWS + row_at + c, mask=c < C, other=0.0))
+    tl.store(for_summand + at, total, mask=c < C)
+    tl.store(for_factor + at, along, mask=c < C)

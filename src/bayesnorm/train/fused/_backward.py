@@ -30,6 +30,7 @@ def deactivate(
     PIXELS: tl.constexpr,
     SLOPE: tl.constexpr,
     PARTS: tl.constexpr,
+    PRECISION: tl.constexpr,
     BM: tl.constexpr,
 ):
     """Back through the activation and the scale of the layer before; with the sums for the scale and the shift."""
@@ -39,7 +40,9 @@ def deactivate(
     scaled = grad * per_sample(factor, first, n, c, ROWS, BATCH, C, PIXELS, BM)
     tl.store(out + place[:, None] * C + c[None, :], scaled.to(out.dtype.element_ty), mask=keep)
     if PARTS > 0:  # the slope is in the gradient or in the activation: g u = acc x
-        save_sums(grad, acc * x, sums, start_row, part, c, BATCH * PIXELS, PIXELS, PARTS, C, BM)
+        kind = out.dtype.element_ty
+        one, other = grad.to(kind), (acc * x).to(kind)
+        save_sums(one, other, None, sums, start_row, part, c, BATCH * PIXELS, PIXELS, PARTS, C, PRECISION, BM)
 
 
 @triton.jit
@@ -138,11 +141,11 @@ def backward_kernel(
     # fmt: off
     deactivate(
         acc, c, place, spot, inside, n, first, factor, before, out, sums, start_row, part,
-        ROWS, BATCH, C, CH * CW, SLOPE, PARTS, BM,
+        ROWS, BATCH, C, CH * CW, SLOPE, PARTS, PRECISION, BM,
     )
     if BN2 > 0:
         deactivate(
             acc2, c2, place, spot, inside, n, first, factor, before, out, sums, start_row, part,
-            ROWS, BATCH, C, CH * CW, SLOPE, PARTS, BM,
+            ROWS, BATCH, C, CH * CW, SLOPE, PARTS, PRECISION, BM,
         )
     # fmt: on

@@ -60,6 +60,7 @@ def activate(
     SLOPE: tl.constexpr,
     ACTIVATE: tl.constexpr,
     PARTS: tl.constexpr,
+    PRECISION: tl.constexpr,
     BM: tl.constexpr,
 ):
     """Store the activation of ``(response + h) A + B``, or the response itself and its sums."""
@@ -71,9 +72,13 @@ def activate(
         place = spot[:, None] * OUT + o[None, :]
         tl.store(out + place, tl.where(u > 0, u, SLOPE * u).to(out.dtype.element_ty), mask=keep)
     else:
-        tl.store(out + r[:, None] * OUT + o[None, :], acc.to(out.dtype.element_ty), mask=keep)
+        z = acc.to(out.dtype.element_ty)
+        tl.store(out + r[:, None] * OUT + o[None, :], z, mask=keep)
         if PARTS > 0:
-            save_sums(acc, acc * acc, sums, start_row, 0, o, BATCH * PIXELS, PIXELS, PARTS, OUT, BM)
+            square = z.to(tl.float32) * z.to(tl.float32)
+            other = square.to(z.dtype)
+            rest = (square - other.to(tl.float32)).to(z.dtype)  # of the square of a half, nothing is lost
+            save_sums(z, other, rest, sums, start_row, 0, o, BATCH * PIXELS, PIXELS, PARTS, OUT, PRECISION, BM)
 
 
 @triton.jit
@@ -159,11 +164,11 @@ def forward_kernel(
     # fmt: off
     activate(
         acc, o, r, inside, n, spot, first, inner, factor, summand, out, sums, start_row,
-        ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, BM,
+        ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, PRECISION, BM,
     )
     if BN2 > 0:
         activate(
             acc2, o2, r, inside, n, spot, first, inner, factor, summand, out, sums, start_row,
-            ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, BM,
+            ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, PRECISION, BM,
         )
     # fmt: on

@@ -58,12 +58,12 @@ def head_kernel(
         return
     c, o = tl.arange(0, BC), tl.arange(0, BO)
     base = (model * LIMIT + n) * (PIXELS * C)
-    total = tl.zeros((BC,), dtype=tl.float32)
+    totals = tl.zeros((BP, BC), dtype=tl.float32)
     for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         mask = (p < PIXELS)[:, None] & (c < C)[None, :]
-        a = tl.load(x + base + p[:, None] * C + c[None, :], mask=mask, other=0.0)
-        total += tl.sum(a.to(tl.float32), 0)
+        totals += tl.load(x + base + p[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    total = tl.sum(totals, 0)
     mean = total / PIXELS
     tl.store(pooled + (model * LIMIT + n) * C + c, mean, mask=c < C)
     kernel = effective + model * weights + effective_at + o[:, None] * C + c[None, :]
@@ -82,19 +82,20 @@ def head_kernel(
     at = (model * LIMIT + n) * ROWS + before_at + c
     scale = tl.load(factor + at, mask=c < C, other=0.0)
     scaled = back * scale
-    slopes = tl.zeros((BC,), dtype=tl.float32)
+    slopes = tl.zeros((BP, BC), dtype=tl.float32)
     for start in range(0, PIXELS, BP):
         p = start + tl.arange(0, BP)
         mask = (p < PIXELS)[:, None] & (c < C)[None, :]
         place = base + p[:, None] * C + c[None, :]
         a = tl.load(x + place, mask=mask, other=0.0)
         slope = tl.where(mask, tl.where(a > 0, 1.0, SLOPE), 0.0)
-        slopes += tl.sum(slope, 0)
+        slopes += slope
         tl.store(out + place, (slope * scaled[None, :]).to(out.dtype.element_ty), mask=mask)
     shift = tl.load(summand + at, mask=c < C, other=0.0)
     h = tl.load(inner + model * ROWS + before_at + c, mask=c < C, other=0.0)
-    tl.store(for_summand + at, back * slopes, mask=c < C)
-    tl.store(for_factor + at, unscale(back * slopes, back * total, scale, shift, h), mask=c < C)
+    for_shift = back * tl.sum(slopes, 0)
+    tl.store(for_summand + at, for_shift, mask=c < C)
+    tl.store(for_factor + at, unscale(for_shift, back * total, scale, shift, h), mask=c < C)
 
 
 @triton.jit

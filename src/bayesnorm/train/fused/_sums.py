@@ -12,12 +12,14 @@ import triton.language as tl
 from .tiles import BLOCK
 
 SIZE = tl.constexpr(BLOCK)
+LINES = tl.constexpr(16)  # fewer at a time the device does not multiply
 
 
 @triton.jit
 def save_sums(
     one,
     other,
+    rest,
     sums,
     start_row,
     part,
@@ -26,17 +28,26 @@ def save_sums(
     PIXELS: tl.constexpr,
     PARTS: tl.constexpr,
     C: tl.constexpr,
+    PRECISION: tl.constexpr,
     BM: tl.constexpr,
 ):
-    """Store the sums of two tiles over blocks of their rows, of which there are ``ROWS``, ``PIXELS`` of each sample."""
-    COUNT: tl.constexpr = BM // SIZE
+    """Store the sums of ``one`` and ``other + rest`` over blocks of rows; of ``ROWS``, each sample has ``PIXELS``.
+
+    As products with a matrix of ones and zeros: a tensor core adds up a tile in the time of a few shuffles.
+    """
     each: tl.constexpr = PIXELS // SIZE
-    block = start_row // SIZE + tl.arange(0, COUNT)
-    keep = (block * SIZE < ROWS)[:, None] & (c < C)[None, :]
+    block = tl.arange(0, LINES)
+    here = (block[:, None] == (tl.arange(0, BM) // SIZE)[None, :]).to(one.dtype)
+    total = tl.dot(here, one, input_precision=PRECISION)
+    along = tl.dot(here, other, input_precision=PRECISION)
+    if rest is not None:
+        along = tl.dot(here, rest, along, input_precision=PRECISION)
+    keep = (block < BM // SIZE) & ((start_row + block * SIZE) < ROWS)
+    block += start_row // SIZE
     at = sums + ((block // each) * PARTS + part * each + block % each)[:, None] * (2 * C) + c[None, :]
-    BN: tl.constexpr = one.shape[1]
-    tl.store(at, tl.sum(tl.reshape(one, (COUNT, SIZE, BN)), 1), mask=keep)
-    tl.store(at + C, tl.sum(tl.reshape(other, (COUNT, SIZE, BN)), 1), mask=keep)
+    keep = keep[:, None] & (c < C)[None, :]
+    tl.store(at, total, mask=keep)
+    tl.store(at + C, along, mask=keep)
 
 
 @triton.jit

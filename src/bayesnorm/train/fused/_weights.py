@@ -29,12 +29,16 @@ def weight_kernel(
     PRECISION: tl.constexpr,
     MODEL: tl.constexpr,
     SPLIT: tl.constexpr,
+    UNIT: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BN2: tl.constexpr,
     BK: tl.constexpr,
 ):
-    """Programs (tile of the weight, part of the pixels, model): gradient of the effective weight, a part each."""
+    """Programs (tile of the weight, part of the pixels, model): gradient of the effective weight, a part each.
+
+    A part is a multiple of ``UNIT`` pixels, whatever the tile.
+    """
     model = tl.program_id(2).to(tl.int64)
     if tl.load(active + model) == 0:
         return
@@ -43,7 +47,7 @@ def weight_kernel(
     WP: tl.constexpr = W + 2 * PAD
     tiles: tl.constexpr = (OUT + BN + BN2 - 1) // (BN + BN2)
     pixels: tl.constexpr = BATCH * OH * OW
-    each: tl.constexpr = ((pixels + SPLIT * BK - 1) // (SPLIT * BK)) * BK
+    each: tl.constexpr = ((pixels + SPLIT * UNIT - 1) // (SPLIT * UNIT)) * UNIT
     k = (tl.program_id(0) // tiles) * BM + tl.arange(0, BM)
     o = (tl.program_id(0) % tiles) * (BN + BN2) + tl.arange(0, BN)
     if BN2 > 0:

@@ -11,7 +11,7 @@ from ..trainer import EXPLODED
 from .chain import NORMS, SCALES
 from .layout import ALIGNED
 from .stack import Kind, Stack
-from .tiles import backward_parts, backward_tile, forward_parts, forward_tile, weight_tile
+from .tiles import DEPTH, backward_parts, backward_tile, forward_parts, forward_tile, weight_tile
 
 PRODUCTS = {"bf16": "ieee", "tf32": "tf32", "fp32": "ieee"}
 
@@ -204,13 +204,14 @@ def weights(stack: Stack, i: int, size: int) -> None:
     from ._weights import weight_kernel
 
     link, layout = stack.layout.links[i], stack.layout
-    tile = weight_tile(link, stack.terms.batch)
+    tile = weight_tile(link, stack.terms.batch, _abreast(stack))
     grid = (-(-link.length // tile.rows) * -(-link.outputs // (tile.columns + tile.more)), tile.split, stack.models)
     weight_kernel[grid](
         *(stack.gradients[i], _input(stack, i), stack.active, stack.parts, layout.parts_first[i]),
         **sizes(stack, i, size),
         MODEL=layout.parts,
         SPLIT=tile.split,
+        UNIT=DEPTH,
         **{"BM": tile.rows, "BN": tile.columns, "BN2": tile.more, "BK": tile.depth},
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -370,7 +371,7 @@ def update(stack: Stack, kind: Kind) -> None:
 
 def _warps(length: int) -> int:
     """Of a program that holds a whole weight vector."""
-    return min(16, max(4, power(length) // 256))
+    return min(16, max(4, power(length) // 512))
 
 
 def power(count: int) -> int:

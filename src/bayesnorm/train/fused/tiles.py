@@ -32,6 +32,8 @@ class Tile:
 
 ENOUGH = 80
 """Programs that keep the device busy; with fewer, smaller tiles are faster."""
+PLENTY = 256
+"""So many that the largest tiles are fastest."""
 DEPTH = 64
 SHALLOW = 16
 """Fewer at a time the device does not multiply."""
@@ -53,10 +55,10 @@ def backward_tile(link: Link, batch: int, models: int) -> Tile:
     return replace(tile, depth=depth, stages=tile.stages + (depth < DEPTH))
 
 
-def weight_tile(link: Link, batch: int) -> Tile:
+def weight_tile(link: Link, batch: int, models: int = 1) -> Tile:
     """For the gradient of the weight; the sum runs over the pixels.
 
-    It does not look at the number of models: another division of the sum would give other last digits.
+    Its parts do not hang on the number of models: another division of the sum would give other last digits.
     """
     pixels = batch * link.pixels
     rows = 128 if pixels >= 16384 and link.length > 64 else 64
@@ -65,6 +67,9 @@ def weight_tile(link: Link, batch: int) -> Tile:
     if -(-link.length // rows) * -(-link.outputs // (main + more)) * split < ENOUGH and link.length > 64:
         main, more = min(64, main), 0
         split = _split(link, pixels, rows, main)
+    high, (wide, rest) = 128, _whole(link.outputs)
+    if -(-link.length // high) * -(-link.outputs // (wide + rest)) * split * models >= PLENTY and link.length > 64:
+        return Tile(high, wide, DEPTH // 2, rest, stages=4, split=split)
     return Tile(rows, main, DEPTH, more, split=split)
 
 

@@ -18,7 +18,9 @@ from bayesnorm.scales import Bayes
 from bayesnorm.train import Config, fit
 from bayesnorm.train.engine import make_trainer
 from bayesnorm.train.fleet import Member, fit_fleet
+from bayesnorm.train.fused import launch
 from bayesnorm.train.fused.dock import Dock
+from bayesnorm.train.fused.tiles import Tile, backward_parts
 from bayesnorm.train.fused.trainer import FusedTrainer
 from bayesnorm.train.numerics import numerics
 from bayesnorm.train.trainer import Trainer
@@ -115,6 +117,25 @@ def test_maps_that_shrink_and_channels_that_are_no_power_of_two(side, padding, w
     before, now = epoch(plain), epoch(fused)
     assert now["train_nll"] == pytest.approx(before["train_nll"], rel=1e-5)
     alike(plain, fused, 1e-4)
+
+
+@pytest.mark.parametrize("norm", ["analytic", "batch"])
+def test_sums_over_pixels_do_not_depend_on_the_tile(norm, monkeypatch):
+    """Of two blocks of rows; the strided convolution has a block of each class and sample, the next ones have none."""
+    config, images = Config(epochs=1, batch=2, lr=LR, engine="fused"), data(16, 3)
+    plain, fused, larger = (
+        kind(network(norm, "point"), images, config, LR, ALONE) for kind in (Trainer, FusedTrainer, FusedTrainer)
+    )
+    parts = [backward_parts(link) for link in fused.layout.links]
+    assert parts[1:4] == [4, 4, 1]
+    assert 0 in parts
+    epoch(plain)
+    epoch(fused)
+    for way in ("forward_tile", "backward_tile"):
+        monkeypatch.setattr(launch, way, lambda link, *others: Tile(128, 32, 16))
+    epoch(larger)
+    alike(plain, fused)
+    alike(plain, larger)
 
 
 @pytest.mark.parametrize("norm", ["weight", "batch"])

@@ -14,6 +14,7 @@ from bayesnorm.data.augment import Augment
 from bayesnorm.errors import DivergedError, RunError, StoppedError
 from bayesnorm.train import Config, find_lr, fit
 from bayesnorm.train.events import EpochEnded, Saved, Started, Stepped, Tried
+from bayesnorm.train.session import ON_DEVICE, Session
 
 QUICK = Config(epochs=3, batch=16, lr=0.02)
 
@@ -129,6 +130,29 @@ def test_a_stopped_run_goes_on_to_the_same_end(make, stop, tmp_path):
     assert run.history == expected.history
     assert same(state(run.net), state(expected.net))
     assert (run.path / "metrics.jsonl").read_bytes() == (expected.path / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("begun_on_a_gpu", [True, False])
+def test_a_run_goes_on_on_another_kind_of_device(begun_on_a_gpu, tmp_path, monkeypatch):
+    """Of all that a checkpoint holds, only the generator of a GPU is not there on a CPU."""
+    tensors, data = Session._tensors, made_up()
+
+    def as_on_a_gpu(session, trainer):
+        return {**tensors(session, trainer), ON_DEVICE: torch.zeros(16, dtype=torch.uint8)}
+
+    def halt(event):
+        if isinstance(event, Stepped) and event.step == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    expected = fit(network("batch", "bayes"), data, QUICK)
+    first, then = (as_on_a_gpu, tensors) if begun_on_a_gpu else (tensors, as_on_a_gpu)
+    monkeypatch.setattr(Session, "_tensors", first)
+    with pytest.raises(StoppedError):
+        fit(network("batch", "bayes"), data, QUICK, out=tmp_path, callbacks=[halt])
+    monkeypatch.setattr(Session, "_tensors", then)
+    run = fit(network("batch", "bayes"), data, QUICK, out=tmp_path, resume=True)
+    assert same(state(run.net), state(expected.net))
+    assert run.history == expected.history
 
 
 def test_a_finished_run_is_returned_as_it_is(tmp_path):

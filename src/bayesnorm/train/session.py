@@ -31,6 +31,8 @@ from .trainer import Trainer
 from .world import World
 
 Result = TypeVar("Result")
+ON_DEVICE = "generator.cuda"
+"""Of a checkpoint, the state of the generator on the device, if that has one."""
 
 
 @dataclass
@@ -221,7 +223,9 @@ class Session:
         """Put everything as it was at the checkpoint, in all processes."""
         tensors = self._tensors(trainer)
         if stored is not None:
-            fill_(tensors, stored.tensors)
+            # What was drawn on a device means nothing to another kind of device, where a run may well go on.
+            values = {name: value for name, value in stored.tensors.items() if name in tensors or name != ON_DEVICE}
+            fill_(tensors, {ON_DEVICE: tensors[ON_DEVICE], **values} if ON_DEVICE in tensors else values)
             trainer.load_counters(stored.counters)
             stored.tensors.clear()
         if self.world.size > 1:
@@ -233,14 +237,14 @@ class Session:
                 {"epoch": int(epoch), "batch": int(batch), "sums": dict(zip(trainer.sums, sums, strict=True))}
             )
         torch.set_rng_state(tensors["generator.cpu"])
-        if "generator.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["generator.cuda"], self.world.device)
+        if self.world.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors[ON_DEVICE], self.world.device)
 
     def _tensors(self, trainer: Trainer) -> dict[str, Tensor]:
         """Everything that a checkpoint holds."""
         tensors = {**trainer.tensors(), "generator.cpu": torch.get_rng_state()}
         if self.world.device.type == "cuda":
-            tensors["generator.cuda"] = torch.cuda.get_rng_state(self.world.device)
+            tensors[ON_DEVICE] = torch.cuda.get_rng_state(self.world.device)
         return tensors
 
     def _train(self, trainer: Trainer) -> Pieces[None]:

@@ -247,12 +247,27 @@ def test_afterwards_the_network_is_its_own_again():
     assert step == 3
 
 
+def with_offset(net):
+    """As a converted network has it where its scale vanished."""
+    net.features[2].scale.offset[1] = 0.5
+    return net
+
+
+def test_a_checkpoint_may_not_bring_what_it_cannot_do():
+    net = network("weight", "bayes")
+    trainer = FusedTrainer(net, data(), Config(batch=4, lr=LR, engine="fused"), LR, ALONE)
+    with_offset(net)
+    with pytest.raises(ValueError, match="a constant outside its scale: train it with --engine captured"):
+        trainer.step()
+
+
 @pytest.mark.parametrize(
     ("net", "options", "why"),
     [
         (lambda: resnet18("weight", "point", width=1 / 16), {}, "ResNet18 is not known"),
         (lambda: network("weight", "point", dropout=0.5), {}, "Dropout stands where"),
         (lambda: network("weight", Bayes(prior="log-uniform")), {}, "posterior is not the plain one"),
+        (lambda: with_offset(network("weight", "bayes")), {}, "a constant outside its scale"),
         (lambda: network("weight", "point"), {"optimizer": "adam"}, "--optimizer adam"),
     ],
 )

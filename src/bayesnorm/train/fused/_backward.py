@@ -30,7 +30,6 @@ def deactivate(
     PIXELS: tl.constexpr,
     SLOPE: tl.constexpr,
     PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
     BM: tl.constexpr,
 ):
     """Back through the activation and the scale of the layer before; with the sums for the scale and the shift."""
@@ -42,7 +41,7 @@ def deactivate(
     if PARTS > 0:  # the slope is in the gradient or in the activation: g u = acc x
         kind = out.dtype.element_ty
         one, other = grad.to(kind), (acc * x).to(kind)
-        save_sums(one, other, None, sums, start_row, part, c, BATCH * PIXELS, PIXELS, PARTS, C, PRECISION, BM)
+        save_sums(one, other, None, sums, start_row, part, c, BATCH * PIXELS, PIXELS, PARTS, C, BM)
 
 
 @triton.jit
@@ -141,11 +140,11 @@ def backward_kernel(
     # fmt: off
     deactivate(
         acc, c, place, spot, inside, n, first, factor, before, out, sums, start_row, part,
-        ROWS, BATCH, C, CH * CW, SLOPE, PARTS, PRECISION, BM,
+        ROWS, BATCH, C, CH * CW, SLOPE, PARTS, BM,
     )
     if BN2 > 0:
         deactivate(
             acc2, c2, place, spot, inside, n, first, factor, before, out, sums, start_row, part,
-            ROWS, BATCH, C, CH * CW, SLOPE, PARTS, PRECISION, BM,
+            ROWS, BATCH, C, CH * CW, SLOPE, PARTS, BM,
         )
     # fmt: on

@@ -37,7 +37,6 @@ def draws_of(
     s_at,
     b_at,
     u_at,
-    offsets,
     sigmas,
     hashes,
     key,
@@ -69,7 +68,7 @@ def draws_of(
             if SCALE == BAYES:
                 u = tl.load(values + tl.load(u_at + j, mask=own, other=0), mask=own, other=0.0)
                 tl.store(factor + j, s + xi * rho(u), mask=own)
-                tl.store(summand + j, tl.load(offsets + j, mask=own, other=0.0), mask=own)
+                tl.store(summand + j, tl.zeros_like(s), mask=own)
                 tl.store(first + j, xi, mask=own)
             else:
                 u = 1.0 + tl.load(sigmas + j, mask=own, other=0.0) * xi
@@ -86,7 +85,6 @@ def moments_of(
     values,
     s_at,
     b_at,
-    offsets,
     moments,
     j,
     ROWS: tl.constexpr,
@@ -99,7 +97,7 @@ def moments_of(
     s = tl.load(values + tl.load(s_at + j, mask=own, other=0), mask=own, other=1.0).to(tl.float64)
     b = tl.load(values + tl.load(b_at + j, mask=own, other=0), mask=own, other=0.0).to(tl.float64)
     if SCALE == BAYES:  # the bias is multiplied by the scale
-        b = b * s + tl.load(offsets + j, mask=own, other=0.0)
+        b = b * s
     std = tl.abs(s)
     a, cdf, pdf, h = kink(b, std)
     mean = SLOPE * b + (1.0 - SLOPE) * (b * cdf + std * pdf)
@@ -114,7 +112,6 @@ def begin_kernel(
     s_at,
     b_at,
     u_at,
-    constants,
     sigmas,
     hashes,
     active,
@@ -146,16 +143,15 @@ def begin_kernel(
         return
     n, j = tl.program_id(0) // TABLES, (tl.program_id(0) % TABLES) * BT + tl.arange(0, BT)
     values += model * parameters
-    offsets = constants + model * (3 * ROWS) + 2 * ROWS
     if n < BATCH:
         line = (model * LIMIT + n) * ROWS
         # fmt: off
         draws_of(
-            values, s_at, b_at, u_at, offsets, sigmas + model * (2 * ROWS), hashes,
+            values, s_at, b_at, u_at, sigmas + model * (2 * ROWS), hashes,
             tl.load(noise_keys + model), tl.load(noise_step + model), n, j,
             factor + line, summand + line, first + line, second + line, ROWS, SCALE,
         )
         # fmt: on
     elif MOMENTS:
         moments += model * (2 * TABLE)
-        moments_of(values, s_at, b_at, offsets, moments, j, ROWS, TABLE, SCALE, SLOPE)
+        moments_of(values, s_at, b_at, moments, j, ROWS, TABLE, SCALE, SLOPE)

@@ -60,7 +60,6 @@ def activate(
     SLOPE: tl.constexpr,
     ACTIVATE: tl.constexpr,
     PARTS: tl.constexpr,
-    PRECISION: tl.constexpr,
     BM: tl.constexpr,
 ):
     """Store the activation of ``(response + h) A + B``, or the response itself and its sums."""
@@ -78,7 +77,7 @@ def activate(
             square = z.to(tl.float32) * z.to(tl.float32)
             other = square.to(z.dtype)
             rest = (square - other.to(tl.float32)).to(z.dtype)  # of the square of a half, nothing is lost
-            save_sums(z, other, rest, sums, start_row, 0, o, BATCH * PIXELS, PIXELS, PARTS, OUT, PRECISION, BM)
+            save_sums(z, other, rest, sums, start_row, 0, o, BATCH * PIXELS, PIXELS, PARTS, OUT, BM)
 
 
 @triton.jit
@@ -164,11 +163,11 @@ def forward_kernel(
     # fmt: off
     activate(
         acc, o, r, inside, n, spot, first, inner, factor, summand, out, sums, start_row,
-        ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, PRECISION, BM,
+        ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, BM,
     )
     if BN2 > 0:
         activate(
             acc2, o2, r, inside, n, spot, first, inner, factor, summand, out, sums, start_row,
-            ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, PRECISION, BM,
+            ROWS, BATCH, OUT, PIXELS, SLOPE, ACTIVATE, PARTS, BM,
         )
     # fmt: on

@@ -45,8 +45,8 @@ def prepare_kernel(
     # All that hangs on the row alone is asked for at once: waiting for memory is most of the time here.
     size, channels, w_place = tl.load(length + row), tl.load(inputs + row), tl.load(w_at + row)
     b_place, table, target = tl.load(b_at + row), tl.load(moments_at + row), tl.load(effective_at + row)
-    center = tl.load(constants + model * (3 * ROWS) + row)
-    spread = tl.load(constants + model * (3 * ROWS) + ROWS + row)
+    center = tl.load(constants + model * (2 * ROWS) + row)
+    spread = tl.load(constants + model * (2 * ROWS) + ROWS + row)
     if tl.load(active + model) == 0:
         return
     values += model * parameters

@@ -28,7 +28,6 @@ def save_sums(
     PIXELS: tl.constexpr,
     PARTS: tl.constexpr,
     C: tl.constexpr,
-    PRECISION: tl.constexpr,
     BM: tl.constexpr,
 ):
     """Store the sums of ``one`` and ``other + rest`` over blocks of rows; of ``ROWS``, each sample has ``PIXELS``.
@@ -38,10 +37,10 @@ def save_sums(
     each: tl.constexpr = PIXELS // SIZE
     block = tl.arange(0, LINES)
     here = (block[:, None] == (tl.arange(0, BM) // SIZE)[None, :]).to(one.dtype)
-    total = tl.dot(here, one, input_precision=PRECISION)
-    along = tl.dot(here, other, input_precision=PRECISION)
+    total = tl.dot(here, one, input_precision="ieee")
+    along = tl.dot(here, other, input_precision="ieee")
     if rest is not None:
-        along = tl.dot(here, rest, along, input_precision=PRECISION)
+        along = tl.dot(here, rest, along, input_precision="ieee")
     keep = (block < BM // SIZE) & ((start_row + block * SIZE) < ROWS)
     block += start_row // SIZE
     at = sums + ((block // each) * PARTS + part * each + block % each)[:, None] * (2 * C) + c[None, :]

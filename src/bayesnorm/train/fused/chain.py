@@ -134,12 +134,20 @@ def _links(convs: Sequence[nn.Conv2d], image_size: tuple[int, ...]) -> tuple[Lin
 
 def _kinds(convs: Sequence[nn.Conv2d]) -> tuple[str, str]:
     """Norm and scale of all layers."""
+    check_scales(convs)
     found = {_kind(conv) for conv in convs}
     if len(found) > 1:
         raise NoChainError("its layers are not normalized alike")
     if any(p is not None and (not p.requires_grad or p.dtype != torch.float32) for c in convs for p in c.parameters()):
         raise NoChainError("not all of its parameters are trained, in float32")
     return found.pop()
+
+
+def check_scales(convs: Sequence[nn.Conv2d]) -> None:
+    """Behind a constant that is not scaled, half precision cannot tell what was: a scale may be drawn near 0."""
+    scales = [conv.scale for conv in convs if isinstance(conv, NormLayer)]
+    if any(bool(scale.offset.any()) for scale in scales if isinstance(scale, BayesScale)):
+        raise NoChainError("a channel has a constant outside its scale: train it with --engine captured")
 
 
 def _kind(conv: nn.Conv2d) -> tuple[str, str]:

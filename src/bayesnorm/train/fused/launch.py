@@ -52,7 +52,7 @@ def begin(stack: Stack, kind: Kind, size: int) -> None:
     layout, rows, block = kind.layout, kind.layout.rows, 128
     tables, analytic = -(-layout.pitch // block), kind.chain.norm == "analytic"
     begin_kernel[(size * tables + analytic * tables, kind.models)](
-        *(stack.values, rows.s_at, rows.b_at, rows.u_at, stack.constants, stack.sigmas, layout.hashes, stack.active),
+        *(stack.values, rows.s_at, rows.b_at, rows.u_at, stack.sigmas, layout.hashes, stack.active),
         *(stack.noise_key, stack.noise_step, stack.moments, stack.factor, stack.summand, stack.first, stack.second),
         *(stack.parameters, kind.first),
         ROWS=layout.pitch,
@@ -322,7 +322,7 @@ def gradients(stack: Stack, kind: Kind) -> None:
         block = 16
         widest = max(link.outputs for link in chain.links[:-1])
         through_kernel[(-(-widest // block), len(chain.links) - 1, kind.models)](
-            *(stack.values, stack.gradient, stack.constants, stack.through, stack.active, stack.squares),
+            *(stack.values, stack.gradient, stack.through, stack.active, stack.squares),
             *(rows.s_at, rows.b_at, behind.w_first, behind.rows_before, behind.outputs, behind.taps),
             *(behind.inputs, stack.parameters, kind.first),
             ROWS=layout.pitch,

@@ -93,7 +93,7 @@ class Stack:
         self.active = torch.ones(models, dtype=torch.int32, **number)
         self.good = torch.zeros(models, dtype=torch.int32, **number)
         self.clip_scale, self.rate = (torch.zeros(models, **number) for _ in range(2))
-        self.constants = torch.zeros(models, 3, channels, **number)
+        self.constants = torch.zeros(models, 2, channels, **number)
         self.sigmas = torch.zeros(models, 2, channels, **number)
         self.moments = torch.zeros(models, 2, self.table, **number)
         kind = TYPES[terms.precision]

@@ -15,12 +15,11 @@ from ...data.base import Data
 from ...layers import NormLayer
 from ...norms import BatchNorm
 from ...runtime import TRAINING
-from ...scales import BayesScale
 from ..captured import CapturedTrainer
 from ..config import Config
 from ..rows import rows_of
 from ..world import World
-from .chain import NoChainError, chain_of, convolutions, input_moments
+from .chain import NoChainError, chain_of, check_scales, convolutions, input_moments
 from .dock import Bench, Dock
 from .layout import layout_of
 from .stack import Terms, sizes_fit
@@ -92,6 +91,7 @@ class FusedTrainer(CapturedTrainer):
 
     def sit(self, bench: Bench, number: int) -> None:
         """Move everything that changes to a place in a stack."""
+        check_scales(self.convs)  # also what a checkpoint brought
         self.bench, self.number = bench, number
         stack = bench.stack
         size = self.flat.values.numel()
@@ -140,8 +140,7 @@ class FusedTrainer(CapturedTrainer):
         if not layers:
             return
         norms, scales = [layer.norm for layer in layers], [layer.scale for layer in layers]
-        offsets = [s.offset if isinstance(s, BayesScale) else torch.zeros_like(s.s.detach()) for s in scales]
-        for i, found in enumerate(([n.center for n in norms], [n.spread for n in norms], offsets)):
+        for i, found in enumerate(([n.center for n in norms], [n.spread for n in norms])):
             stack.constants[number, i, : self.layout.channels].copy_(torch.cat(found))
         if self.chain.scale == "noise":
             for i, name in enumerate(("sigma_u", "sigma_v")):

@@ -18,7 +18,7 @@ from bayesnorm.scales import Bayes
 from bayesnorm.train import Config, fit
 from bayesnorm.train.engine import make_trainer
 from bayesnorm.train.fleet import Member, fit_fleet
-from bayesnorm.train.fused import launch
+from bayesnorm.train.fused import maps
 from bayesnorm.train.fused.dock import Dock
 from bayesnorm.train.fused.tiles import Tile, backward_parts
 from bayesnorm.train.fused.trainer import FusedTrainer
@@ -132,7 +132,7 @@ def test_sums_over_pixels_do_not_depend_on_the_tile(norm, monkeypatch):
     epoch(plain)
     epoch(fused)
     for way in ("forward_tile", "backward_tile"):
-        monkeypatch.setattr(launch, way, lambda link, *others: Tile(128, 32, 16))
+        monkeypatch.setattr(maps, way, lambda link, *others: Tile(128, 32, 16))
     epoch(larger)
     alike(plain, fused)
     alike(plain, larger)
@@ -144,9 +144,9 @@ def test_padded_maps_stand_in_a_frame_that_stays_zero(norm):
     trainer.step()
     stack = trainer.bench.stack
     framed = 0
-    for i, (maps, link) in enumerate(zip(stack.outputs, stack.chain.links[1:], strict=True)):
+    for i, (outputs, link) in enumerate(zip(stack.outputs, stack.chain.links[1:], strict=True)):
         frame = stack.frame(i)
-        images = maps.view(4, link.height + 2 * frame, link.width + 2 * frame, link.inputs)
+        images = outputs.view(4, link.height + 2 * frame, link.width + 2 * frame, link.inputs)
         inner = images[:, frame : frame + link.height, frame : frame + link.width]
         assert inner.count_nonzero() == images.count_nonzero() > 0
         framed += frame > 0

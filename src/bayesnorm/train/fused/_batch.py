@@ -9,39 +9,6 @@ from ._head import cross_entropy
 
 
 @triton.jit
-def pixels_kernel(
-    response,
-    active,
-    sums,
-    squares,
-    row_at,
-    ROWS: tl.constexpr,
-    LIMIT: tl.constexpr,
-    OUT: tl.constexpr,
-    PIXELS: tl.constexpr,
-    BP: tl.constexpr,
-    BN: tl.constexpr,
-):
-    """Programs (sample, tile of channels, model): sums of a response and of its square over the pixels."""
-    n, model = tl.program_id(0), tl.program_id(2).to(tl.int64)
-    if tl.load(active + model) == 0:
-        return
-    c = tl.program_id(1) * BN + tl.arange(0, BN)
-    response += (model * LIMIT + n) * (PIXELS * OUT)
-    total = tl.zeros((BP, BN), dtype=tl.float32)
-    square = tl.zeros((BP, BN), dtype=tl.float32)
-    for start in range(0, PIXELS, BP):
-        p = start + tl.arange(0, BP)
-        mask = (p < PIXELS)[:, None] & (c < OUT)[None, :]
-        z = tl.load(response + p[:, None] * OUT + c[None, :], mask=mask, other=0.0).to(tl.float32)
-        total += z
-        square += z * z
-    at = (model * LIMIT + n) * ROWS + row_at + c
-    tl.store(sums + at, tl.sum(total, 0), mask=c < OUT)
-    tl.store(squares + at, tl.sum(square, 0), mask=c < OUT)
-
-
-@triton.jit
 def batch_of(
     sums, squares, c, ROWS: tl.constexpr, BATCH: tl.constexpr, OUT: tl.constexpr, PIXELS: tl.constexpr, BB: tl.constexpr
 ):

@@ -68,12 +68,12 @@ def fold_kernel(
     ROWS: tl.constexpr,
     LIMIT: tl.constexpr,
     C: tl.constexpr,
+    SCALED: tl.constexpr,
     PARTS: tl.constexpr,
-    UNSCALE: tl.constexpr,
     BP: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Programs (sample, tile of channels, model): add up the parts; ``UNSCALE``: gradients of ``B`` and ``A``."""
+    """Programs (sample, tile of channels, model): add up the parts; ``SCALED``: gradients of ``B`` and ``A``."""
     n, model = tl.program_id(0), tl.program_id(2).to(tl.int64)
     if tl.load(active + model) == 0:
         return
@@ -83,7 +83,7 @@ def fold_kernel(
     total = tl.sum(tl.load(place, mask=keep, other=0.0), 0)
     along = tl.sum(tl.load(place + C, mask=keep, other=0.0), 0)
     at = (model * LIMIT + n) * ROWS + row_at + c
-    if UNSCALE:
+    if SCALED:
         a = tl.load(factor + at, mask=c < C, other=0.0)
         b = tl.load(summand + at, mask=c < C, other=0.0)
         along = unscale(total, along, a, b, tl.load(inner + model * ROWS + row_at + c, mask=c < C, other=0.0))
@@ -92,19 +92,20 @@ def fold_kernel(
 
 
 @triton.jit
-def scale_kernel(
-    grad,
+def maps_kernel(
+    z,
     x,
     factor,
     summand,
     inner,
     active,
-    for_summand,
-    for_factor,
+    one,
+    other,
     row_at,
     ROWS: tl.constexpr,
     LIMIT: tl.constexpr,
     C: tl.constexpr,
+    SCALED: tl.constexpr,
     H: tl.constexpr,
     W: tl.constexpr,
     PAD: tl.constexpr,
@@ -112,12 +113,15 @@ def scale_kernel(
     BP: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Programs (sample, tile of channels, model): gradients of ``B`` and ``A``, from an activation and its gradient."""
+    """Programs (sample, tile of channels, model): sums of a map, and of its product with another in a frame.
+
+    ``SCALED``: gradients of ``B`` and ``A``, from that of a response and the activation.
+    """
     n, model = tl.program_id(0), tl.program_id(2).to(tl.int64)
     if tl.load(active + model) == 0:
         return
     c = tl.program_id(1) * BN + tl.arange(0, BN)
-    grad += (model * LIMIT + n) * (H * W * C)
+    z += (model * LIMIT + n) * (H * W * C)
     x += (model * LIMIT + n) * ((H + 2 * PAD) * (W + 2 * PAD) * C)
     totals = tl.zeros((BP, BN), dtype=tl.float32)
     alongs = tl.zeros((BP, BN), dtype=tl.float32)
@@ -125,17 +129,19 @@ def scale_kernel(
         p = start + tl.arange(0, BP)
         keep = (p < H * W)[:, None] & (c < C)[None, :]
         spot = (p // W + PAD) * (W + 2 * PAD) + p % W + PAD
-        g = tl.load(grad + p[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
+        g = tl.load(z + p[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
         u = tl.load(x + spot[:, None] * C + c[None, :], mask=keep, other=0.0).to(tl.float32)
-        if SLOPE > 0:
+        if SCALED and SLOPE > 0:
             u = tl.where(u > 0, u, u / SLOPE)
         totals += g
         alongs += g * u
+    total, along = tl.sum(totals, 0), tl.sum(alongs, 0)
     at = (model * LIMIT + n) * ROWS + row_at + c
-    a = tl.load(factor + at, mask=c < C, other=1.0)
-    b = tl.load(summand + at, mask=c < C, other=0.0)
-    inverse = tl.where(a == 0, 0.0, 1.0 / a)  # what comes in was multiplied by the scale
-    total, along = tl.sum(totals, 0) * inverse, tl.sum(alongs, 0) * inverse
-    along = unscale(total, along, a, b, tl.load(inner + model * ROWS + row_at + c, mask=c < C, other=0.0))
-    tl.store(for_summand + at, total, mask=c < C)
-    tl.store(for_factor + at, along, mask=c < C)
+    if SCALED:
+        a = tl.load(factor + at, mask=c < C, other=1.0)
+        b = tl.load(summand + at, mask=c < C, other=0.0)
+        inverse = tl.where(a == 0, 0.0, 1.0 / a)  # what comes in was multiplied by the scale
+        total, along = total * inverse, along * inverse
+        along = unscale(total, along, a, b, tl.load(inner + model * ROWS + row_at + c, mask=c < C, other=0.0))
+    tl.store(one + at, total, mask=c < C)
+    tl.store(other + at, along, mask=c < C)

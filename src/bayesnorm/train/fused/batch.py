@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .launch import fold, power
+from .maps import sums
 from .stack import Stack
-from .tiles import forward_parts
+from .tiles import forward_parts, power
 
 TOGETHER = 32
 """Samples whose sums are added at a time."""
@@ -14,23 +14,8 @@ TOGETHER = 32
 
 def pixels(stack: Stack, i: int, size: int) -> None:
     """Sums of a response, and of its square, over the pixels of each sample."""
-    from ._batch import pixels_kernel
-
-    link, layout = stack.layout.links[i], stack.layout
-    parts, columns, rows = forward_parts(link), 32, min(256, power(link.pixels))
-    if parts:
-        fold(stack, i, size, stack.forward_sums[i], (stack.pixel_sums, stack.pixel_squares), parts)
-        return
-    pixels_kernel[(size, -(-link.outputs // columns), stack.models)](
-        *(stack.responses[i], stack.active, stack.pixel_sums, stack.pixel_squares, layout.row_first[i]),
-        ROWS=layout.pitch,
-        LIMIT=stack.terms.batch,
-        OUT=link.outputs,
-        PIXELS=link.pixels,
-        BP=rows,
-        BN=columns,
-        num_warps=8 if rows == 256 else 4,
-    )
+    response, found = stack.responses[i], (stack.pixel_sums, stack.pixel_squares)
+    sums(stack, i, size, forward_parts(stack.layout.links[i]), stack.forward_sums[i], (response, response), found)
 
 
 def normalize(stack: Stack, i: int, size: int) -> None:

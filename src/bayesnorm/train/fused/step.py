@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from . import batch, launch
+from . import batch, maps, parameters
 from .stack import Kind, Stack
 
 Stream = torch.cuda.Stream | None
@@ -17,7 +17,7 @@ Stream = torch.cuda.Stream | None
 def take_step(stack: Stack, size: int) -> None:
     """One step of all active models, with batches of this size."""
     with _fork(stack, stack.beside):
-        launch.patches(stack, size)
+        maps.patches(stack, size)
     _by_kind(stack, size, _before)
     _join(stack, stack.beside)
     if stack.chain.norm == "batch":
@@ -32,45 +32,45 @@ def _through_layers(stack: Stack, size: int) -> None:
     """Forward and back; on the way back, only the gradients of the responses wait for each other."""
     hidden = range(len(stack.chain.links) - 1)
     for i in hidden:
-        launch.forward(stack, i, size)
-    launch.head(stack, size)
+        maps.forward(stack, i, size)
+    maps.head(stack, size)
     with _fork(stack, stack.aside):
-        launch.last(stack, size)
+        maps.last(stack, size)
     for i in reversed(hidden[1:]):
         with _fork(stack, stack.beside):
-            launch.weights(stack, i, size)
-        launch.backward(stack, i, size)
+            maps.weights(stack, i, size)
+        maps.backward(stack, i, size)
         with _fork(stack, stack.aside, stack.beside):
-            launch.add_parts(stack, i)
-            launch.scales(stack, i - 1, size)
+            maps.add_parts(stack, i)
+            maps.scales(stack, i - 1, size)
     with _fork(stack, stack.aside):
         for kind in stack.kinds:
-            launch.totals(stack, kind, size)
-    launch.weights(stack, 0, size)
-    launch.add_parts(stack, 0)
+            parameters.totals(stack, kind, size)
+    maps.weights(stack, 0, size)
+    maps.add_parts(stack, 0)
 
 
 def _through_batches(stack: Stack, size: int) -> None:
     """The same with batch normalization: each layer waits for sums over the batch, there and back."""
     last = len(stack.chain.links) - 1
     for i in range(last + 1):
-        launch.forward(stack, i, size)
+        maps.forward(stack, i, size)
         batch.pixels(stack, i, size)
         if i < last:
             batch.normalize(stack, i, size)
     batch.head(stack, size)
     for i in reversed(range(last + 1)):
         if i < last:
-            launch.scales(stack, i, size)
+            maps.scales(stack, i, size)
         batch.unnormalize(stack, i, size)
         with _fork(stack, stack.beside):
-            launch.weights(stack, i, size)
+            maps.weights(stack, i, size)
         if i:
-            launch.backward(stack, i, size)
+            maps.backward(stack, i, size)
         with _fork(stack, stack.aside, stack.beside):
-            launch.add_parts(stack, i)
+            maps.add_parts(stack, i)
     for kind in stack.kinds:
-        launch.totals(stack, kind, size)
+        parameters.totals(stack, kind, size)
 
 
 def _by_kind(stack: Stack, size: int, work: Callable[[Stack, Kind, int], None]) -> None:
@@ -91,15 +91,15 @@ def _by_kind(stack: Stack, size: int, work: Callable[[Stack, Kind, int], None]) 
 
 def _before(stack: Stack, kind: Kind, size: int) -> None:
     """What comes before the convolutions."""
-    launch.begin(stack, kind, size)
-    launch.prepare(stack, kind)
+    parameters.begin(stack, kind, size)
+    parameters.prepare(stack, kind)
 
 
 def _after(stack: Stack, kind: Kind, size: int) -> None:
     """What comes behind them."""
-    launch.gradients(stack, kind)
-    launch.judge(stack, kind, size)
-    launch.update(stack, kind)
+    parameters.gradients(stack, kind)
+    parameters.judge(stack, kind, size)
+    parameters.update(stack, kind)
 
 
 def _fork(stack: Stack, stream: Stream, *others: Stream) -> AbstractContextManager[object]:

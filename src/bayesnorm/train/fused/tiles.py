@@ -99,7 +99,7 @@ def _tile(rows: int, columns: int, depth: int, models: int) -> Tile:
     for high, wide, rest in shapes:
         if -(-rows // high) * -(-columns // (wide + rest)) * models >= ENOUGH and (wide + rest <= columns or rest):
             break
-    return Tile(high, wide, min(DEPTH, max(SHALLOW, _power(depth))), rest, stages=3 if wide > 32 else 4)
+    return Tile(high, wide, min(DEPTH, max(SHALLOW, power(depth))), rest, stages=3 if wide > 32 else 4)
 
 
 def _whole(count: int) -> tuple[int, int]:
@@ -109,5 +109,6 @@ def _whole(count: int) -> tuple[int, int]:
     return (64, 32) if count % 96 == 0 else (64, 0) if count > 32 else (32, 0)
 
 
-def _power(count: int) -> int:
+def power(count: int) -> int:
+    """The next power of two."""
     return 1 << (count - 1).bit_length()

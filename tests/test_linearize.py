@@ -88,6 +88,18 @@ def test_early_scales_are_accounted_for_by_the_posterior(monkeypatch):
     assert plan(net, runtimes(net), x[:1], 1.5).inflation == 1.5
 
 
+def test_a_channel_that_the_network_has_given_up_does_not_count(monkeypatch):
+    """Its sigma / s is a hundred times that of the others, and nothing behind it listens."""
+    net, x = small_cnn(), torch.randn(2, 1, 9, 9)
+    monkeypatch.setattr(_linearize, "COST", 1.0)
+    before = plan(net, runtimes(net), x[:1], None)
+    assert (before.sources, before.hidden) == ([net[2], net[4]], 1), "the first layer is not differentiated"
+    with torch.no_grad():
+        net[0].scale.s[0] /= 100
+        net[2].weight[:, 0] = 0
+    assert plan(net, runtimes(net), x[:1], None).inflation == before.inflation == pytest.approx(2.0)
+
+
 def test_points_have_the_moments_that_were_asked_for():
     torch.manual_seed(0)
     mean, root = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, 4, dtype=torch.float64)

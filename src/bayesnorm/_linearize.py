@@ -7,9 +7,10 @@ With :math:`\varepsilon` the standard normal draws of all scales (one per channe
 
 in which the noise of a scale adds in amplitude over space and in variance over channels, as it does in the network.
 J is computed backwards, one pass per class, through the last layers only, where the maps are small. The scales before
-them are not differentiated. Behind a normalization, relative noise :math:`r_l^2 = \operatorname{mean}_c (\sigma_c /
+them are not differentiated. Behind a normalization, relative noise :math:`r_l^2 = \operatorname{median}_c (\sigma_c /
 s_c)^2` moves the outputs about as much from wherever it comes, so the covariance of the hidden sources is multiplied by
-:math:`\sum_{\text{hidden}} r_l^2 / \sum_{\text{differentiated}} r_l^2`.
+:math:`\sum_{\text{hidden}} r_l^2 / \sum_{\text{differentiated}} r_l^2`. The median, because channels that the network
+has given up have any :math:`\sigma / s` (up to 17 in All-CNN after 400 epochs) and move nothing.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ def _has_weight(module: nn.Module) -> bool:
 
 
 def _relative(layer: NormLayer) -> float:
-    """Mean square of sigma / s."""
-    return float((layer.scale.spread() / layer.scale.s).square().mean())
+    """Median square of sigma / s."""
+    return float((layer.scale.spread() / layer.scale.s).square().median())
 
 
 def gaussian_outputs(net: nn.Module, networks: Sequence[Runtime], x: Tensor, chosen: Plan) -> tuple[Tensor, Tensor]:

@@ -31,18 +31,16 @@ def test_images_of_the_paper_preset_follow_the_protocol() -> None:
     assert recipe == Recipe(data="cifar10", model="all-cnn", directory=recipe.directory, padding="same")
     assert (recipe.width, recipe.prior, recipe.augment) == (1.0, 10.0, True)
     assert (config.epochs, config.batch, config.lr) == (1200, 32, "auto")
-    assert (config.optimizer, config.momentum, config.warmup_steps) == ("sgd", 0.9, 0)
+    assert (config.optimizer, config.momentum) == ("sgd", 0.9)
     assert (config.lr_trials, config.lr_epochs) == (10, 5)
     assert config.decay**600 == pytest.approx(0.1)
+    assert config.trial.decay**2.5 == pytest.approx(0.1), "five epochs of the search are the schedule in small"
 
 
-@pytest.mark.parametrize(
-    ("method", "found"),
-    [("batch+projection", (None, 1.0)), ("weight", (1.0, 2.0)), ("analytic+projection", (1.0, 2.0))],
-)
-def test_norms_that_do_not_look_at_the_batch_are_clipped(method: str, found: tuple[float | None, float]) -> None:
+@pytest.mark.parametrize("method", ["none", "batch", "batch+projection", "weight", "analytic+projection+bayes"])
+def test_all_methods_are_trained_alike(method: str) -> None:
     config = resolved(Wanted(method))[1]
-    assert (config.clip, config.kl_factor) == found
+    assert (config.clip, config.warmup_steps, config.lr_anneal, config.kl_factor) == (5.0, 2000, True, 2.0)
 
 
 def test_cells_of_the_paper_preset_follow_the_protocol() -> None:

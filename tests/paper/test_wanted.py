@@ -71,6 +71,13 @@ def test_special_settings() -> None:
     assert Wanted("batch", cells=True).settings(preset)["lr"] == preset.cells["lr"]
 
 
+def test_the_warm_up_is_over_as_many_samples_at_every_batch_size() -> None:
+    steps = {
+        size: Wanted("batch", batch=size).settings(PRESETS["paper"])["warmup_steps"] for size in (None, 8, 32, 512)
+    }
+    assert steps == {None: 2000, 8: 8000, 32: 2000, 512: 125}
+
+
 # Side experiments: figures 2 and A1.
 
 

@@ -297,6 +297,15 @@ def test_auto_trains_with_what_the_search_found(tmp_path):
     assert same(state(given.net), state(run.net)), "the search leaves no trace in the network"
 
 
+@pytest.mark.parametrize("anneal", [False, True])
+def test_a_trial_is_a_short_run_with_the_schedule_of_the_whole_one_or_its_beginning(anneal):
+    config = Config(epochs=40, batch=16, lr_trials=2, lr_epochs=4, lr_anneal=anneal, warmup_steps=5)
+    found = find_lr(network("weight", "bayes"), made_up(), config)
+    for trial in found.trials:
+        alone = replace(config, epochs=4, lr=trial.lr, decay_epochs=2.0 if anneal else 20.0)
+        assert fit(network("weight", "bayes"), made_up(), alone).history[-1]["train_nll"] == trial.loss
+
+
 def test_find_lr_is_the_search_of_fit_and_fit_goes_on_with_it(tmp_path, monkeypatch):
     net = network("weight", "bayes")
     before = state(net)

@@ -120,8 +120,8 @@ def _word(value: Any) -> str:
 DIGITS: dict[str, Settings] = {"none": {"lr": 0.017}, "batch": {"lr": 0.045}, "weight": {"lr": 0.004}}
 DIGITS |= {"analytic": {"lr": 0.013}}
 """Found by a search on the digits."""
-SETTLED: Settings = {"clip": 1.0, "kl_factor": 2.0}
-"""Weight and analytic norm on CIFAR-10, where the paper leaves it open: short runs decided (docs/reproduction.md)."""
+SETTLED: Settings = {"padding": "same", "precision": "bf16", "clip": 5.0, "warmup_steps": 2000, "kl_factor": 2.0}
+"""On CIFAR-10, where the paper leaves it open: short runs decided (docs/reproduction.md)."""
 
 PRESETS = {
     preset.name: preset
@@ -148,21 +148,17 @@ PRESETS = {
         Preset(
             "short",
             "CIFAR-10 for 10 epochs, the cells for 30, learning rates given: minutes for each run on a GPU",
-            images={"data": "cifar10", "padding": "same", "epochs": 10, "precision": "bf16"},
+            images={"data": "cifar10", **SETTLED, "epochs": 10, "lr": 0.04},
             cells={"data": "cells", "epochs": 30, "lr": 0.003},
-            by_norm={
-                **{"none": {"lr": 0.01}, "batch": {"lr": 0.02}},
-                **{norm: {**SETTLED, "lr": 0.04} for norm in ("weight", "analytic")},
-            },
+            by_norm={"none": {"lr": 0.01}},
             batch_sizes=(32, 128, 512),
             robustness=2000,
         ),
         Preset(
             "paper",
             "the full protocol: CIFAR-10 for 1200 epochs (fig2, figA1: 40), cells for 3000, learning rates by search",
-            images={"data": "cifar10", "padding": "same", "precision": "bf16", "eval_every": 20},
+            images={"data": "cifar10", **SETTLED, "lr_anneal": True, "eval_every": 20},
             cells={"data": "cells", "eval_every": 10},
-            by_norm={"weight": SETTLED, "analytic": SETTLED},
             side={"epochs": 40, "eval_every": 1},
         ),
     )

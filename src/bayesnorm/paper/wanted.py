@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..train.config import Config
 from ..train.methods import settings_of
 from .preset import Preset, Settings
 
@@ -63,6 +64,8 @@ class Wanted:
         found = {**preset.settings(self.cells, method["norm"], self.side), **method, "seed": self.seed}
         if self.batch is not None:
             found["batch"] = self.batch
+            if "warmup_steps" in found:  # over as many samples as with the protocol's batch
+                found["warmup_steps"] = round(found["warmup_steps"] * Config.batch / self.batch)
         if self.norm_batch is not None:
             found["norm_batch"] = self.norm_batch
         return found

@@ -24,6 +24,8 @@ class Config:
         lr_epochs: epochs for which it trains each.
         lr_low: smallest learning rate of the search.
         lr_high: largest learning rate of the search.
+        lr_anneal: the search trains each network with a learning rate that falls in ``lr_epochs`` as far as it will in
+            ``epochs``, instead of one that hardly falls. Larger ones win then, as they do at the end of the whole run.
         optimizer: ``"sgd"`` (Nesterov momentum) or ``"adam"``.
         momentum: momentum of SGD.
         variance_step: learning rate of the posterior's variances in units of ``lr``; None: 100 with SGD, 1 with Adam.
@@ -58,6 +60,7 @@ class Config:
     lr_epochs: int = 5
     lr_low: float = 1e-4
     lr_high: float = 1.0
+    lr_anneal: bool = False
     optimizer: Literal["sgd", "adam"] = "sgd"
     momentum: float = 0.9
     variance_step: float | None = None
@@ -105,7 +108,22 @@ class Config:
     @property
     def decay(self) -> float:
         """Factor g of the learning rate per epoch."""
-        return float(0.1 ** (1 / (self.decay_epochs or max(1.0, self.epochs / 2))))
+        return float(0.1 ** (1 / self._decay_epochs))
+
+    @property
+    def trial(self) -> Config:
+        """That of a trial of the search.
+
+        >>> whole = Config(epochs=1200, lr_anneal=True)
+        >>> round(whole.decay**600, 9), round(whole.trial.decay**2.5, 9)
+        (0.1, 0.1)
+        """
+        part = self.lr_epochs / self.epochs if self.lr_anneal else 1.0
+        return dataclasses.replace(self, decay_epochs=self._decay_epochs * part)
+
+    @property
+    def _decay_epochs(self) -> float:
+        return self.decay_epochs or max(1.0, self.epochs / 2)
 
     @property
     def variance_factor(self) -> float:

@@ -182,5 +182,5 @@ def _train(
     for number, lr in rates.items():
         with turns[number]:
             torch.manual_seed(config.seed)
-            trainers[number] = make_trainer(copy.deepcopy(net), data, config, lr, world, dock)
+            trainers[number] = make_trainer(copy.deepcopy(net), data, config.trial, lr, world, dock)
     yield from stepping(trainers, turns, stepped, diverged, stopping)

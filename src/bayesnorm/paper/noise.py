@@ -19,8 +19,14 @@ OF_BN = (0.05, 0.03, 0.026, 0.023, 0.02, 0.026, 0.041, 0.045, 0.071)
 
 
 def measure(lab: Lab) -> Measured:
-    """sigma/s of analytic norm, sigma_U of batch norm, and by how much U and V of batch norm grow in training."""
-    learned = list(lab.test(BAYES)["sigma_over_s"].values())
+    """sigma/s of analytic norm, sigma_U of batch norm, and by how much U and V of batch norm grow in training.
+
+    The paper has means over the channels of a layer, to which a channel that the network gives up can add a lot; hence
+    medians too.
+    """
+    judged = lab.test(BAYES)
+    learned = list(judged["sigma_over_s"].values())
+    median = [statistics.median(ratios) for ratios in judged["channels"].values()]
     noise = lab.bn_noise(BATCH)
     growth = {
         name: [after / before for before, after in zip(noise["initial"][name], noise["trained"][name], strict=True)]
@@ -28,6 +34,7 @@ def measure(lab: Lab) -> Measured:
     }
     numbers = {
         **{f"learned sigma/s, layer {i}": value for i, value in enumerate(learned, 1)},
+        **{f"median of learned sigma/s, layer {i}": value for i, value in enumerate(median, 1)},
         **{f"sigma_U of BN, layer {i}": value for i, value in enumerate(noise["trained"]["sigma_u"], 1)},
         "growth of sigma_U, last layer": growth["sigma_u"][-1],
         "growth of sigma_V, last layer": growth["sigma_v"][-1],
@@ -37,6 +44,7 @@ def measure(lab: Lab) -> Measured:
     return {
         "numbers": numbers,
         "learned": learned,
+        "median": median,
         "trained": noise["trained"],
         "initial": noise["initial"],
         "growth": growth,
@@ -60,6 +68,12 @@ def draw(measured: Measured) -> Figure:
             handles += left.plot(layers, values, label=label, **look)
             if len(paper) == len(layers):
                 left.plot(layers, paper, color=look["color"], linestyle=(0, (4, 2)), alpha=0.7)
+        handles += left.plot(
+            layers,
+            measured["median"],
+            label="the same, median over channels",
+            **{**look_of(0), "marker": None, "linestyle": ":"},
+        )
         (dashed,) = left.plot([], [], color=GREY, linestyle=(0, (4, 2)), label="paper")
         for number, (name, label) in enumerate((("sigma_u", "U"), ("sigma_v", "V")), 2):
             handles += right.plot(

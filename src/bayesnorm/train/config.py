@@ -25,7 +25,7 @@ class Config:
         lr_low: smallest learning rate of the search.
         lr_high: largest learning rate of the search.
         lr_anneal: the search trains each network with a learning rate that falls in ``lr_epochs`` as far as it will in
-            ``epochs``, instead of one that hardly falls. Larger ones win then, as they do at the end of the whole run.
+            ``epochs``, instead of one that hardly falls. Larger ones win then.
         optimizer: ``"sgd"`` (Nesterov momentum) or ``"adam"``.
         momentum: momentum of SGD.
         variance_step: learning rate of the posterior's variances in units of ``lr``; None: 100 with SGD, 1 with Adam.

@@ -9,8 +9,9 @@ in which the noise of a scale adds in amplitude over space and in variance over 
 J is computed backwards, one pass per class, through the last layers only, where the maps are small. The scales before
 them are not differentiated. Behind a normalization, relative noise :math:`r_l^2 = \operatorname{median}_c (\sigma_c /
 s_c)^2` moves the outputs about as much from wherever it comes, so the covariance of the hidden sources is multiplied by
-:math:`\sum_{\text{hidden}} r_l^2 / \sum_{\text{differentiated}} r_l^2`. The median, because channels that the network
-has given up have any :math:`\sigma / s` (up to 17 in All-CNN after 400 epochs) and move nothing.
+:math:`\sum_{\text{hidden}} r_l^2 / \sum_{\text{differentiated}} r_l^2`. The median, because a few
+channels with a very large :math:`\sigma / s` (up to 17 in All-CNN after 400 epochs) would make up most of the mean, and
+do not move the outputs accordingly.
 """
 
 from __future__ import annotations

@@ -306,6 +306,15 @@ def test_a_trial_is_a_short_run_with_the_schedule_of_the_whole_one_or_its_beginn
         assert fit(network("weight", "bayes"), made_up(), alone).history[-1]["train_nll"] == trial.loss
 
 
+def test_a_trial_gets_to_its_learning_rate_or_the_search_is_refused():
+    steps = math.ceil(len(made_up().train) / 16)
+    config = Config(epochs=40, batch=16, lr_trials=1, lr_epochs=2, warmup_steps=2 * steps)
+    with pytest.raises(ValueError, match=rf"warmup_steps={2 * steps}: .* over after {2 * steps} steps.*--lr-epochs 3"):
+        find_lr(network("weight", "bayes"), made_up(), config)
+    find_lr(network("weight", "bayes"), made_up(), replace(config, lr_epochs=3))
+    fit(network("weight", "bayes"), made_up(), replace(config, epochs=1, lr=0.01))
+
+
 def test_find_lr_is_the_search_of_fit_and_fit_goes_on_with_it(tmp_path, monkeypatch):
     net = network("weight", "bayes")
     before = state(net)

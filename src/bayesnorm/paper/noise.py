@@ -21,8 +21,8 @@ OF_BN = (0.05, 0.03, 0.026, 0.023, 0.02, 0.026, 0.041, 0.045, 0.071)
 def measure(lab: Lab) -> Measured:
     """sigma/s of analytic norm, sigma_U of batch norm, and by how much U and V of batch norm grow in training.
 
-    The paper has means over the channels of a layer, to which a channel that the network gives up can add a lot; hence
-    medians too.
+    The paper has means over the channels of a layer, of which a few very noisy channels can make up most; hence medians
+    too.
     """
     judged = lab.test(BAYES)
     learned = list(judged["sigma_over_s"].values())

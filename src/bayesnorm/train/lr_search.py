@@ -183,4 +183,15 @@ def _train(
         with turns[number]:
             torch.manual_seed(config.seed)
             trainers[number] = make_trainer(copy.deepcopy(net), data, config.trial, lr, world, dock)
+            _check_warmup(config, len(trainers[number].batches))
     yield from stepping(trainers, turns, stepped, diverged, stopping)
+
+
+def _check_warmup(config: Config, steps: int) -> None:
+    """A trial has to get to the learning rate that it is about."""
+    if config.warmup_steps >= config.lr_epochs * steps:
+        raise ValueError(
+            f"warmup_steps={config.warmup_steps}: a trial of the learning-rate search is over after "
+            f"{config.lr_epochs * steps} steps; pass --lr-epochs {config.warmup_steps // steps + 1} or more, a shorter "
+            "--warmup-steps, or --lr"
+        )

@@ -40,7 +40,8 @@ def test_images_of_the_paper_preset_follow_the_protocol() -> None:
 @pytest.mark.parametrize("method", ["none", "batch", "batch+projection", "weight", "analytic+projection+bayes"])
 def test_all_methods_are_trained_alike(method: str) -> None:
     config = resolved(Wanted(method))[1]
-    assert (config.clip, config.warmup_steps, config.lr_anneal, config.kl_factor) == (5.0, 2000, True, 2.0)
+    assert (config.clip, config.warmup_steps, config.kl_factor) == (5.0, 2000, 2.0)
+    assert config.lr_anneal == (method != "none"), "what an annealed search finds for plain networks diverges later"
 
 
 def test_cells_of_the_paper_preset_follow_the_protocol() -> None:

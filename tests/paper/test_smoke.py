@@ -107,7 +107,10 @@ def test_document(lab: Lab, document: Callable[[str], Document], name: str) -> N
     assert list(found["runs"]) == [run.name(PRESET) for run in exhibit.wanted(PRESET)]
     for folder, about in found["runs"].items():
         result = json.loads((lab.out / "runs" / folder / "result.json").read_text())
-        assert len(about["digest"]) == 64
+        config = json.loads((lab.out / "runs" / folder / "config.json").read_text())
+        assert len(about["digest"]) == len(about["config_digest"]) == 64
+        assert (about["seed"], about["batch"]) == (config["config"]["seed"], config["config"]["batch"])
+        assert about["torch"] == config["environment"]["versions"]["torch"]
         assert {key: about[key] for key in ("epochs", "lr", "digest")} == {
             key: result[key] for key in ("epochs", "lr", "digest")
         }

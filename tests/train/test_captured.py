@@ -201,6 +201,20 @@ def test_a_look_comes_at_checkpoints_and_at_least_every_so_many_steps():
     assert CHUNK >= 100
 
 
+def test_looks_are_at_the_same_steps_wherever_a_run_was_resumed(monkeypatch):
+    """So that members of a fleet that were stopped at different steps are together again at the next look."""
+    monkeypatch.setattr(CapturedTrainer, "chunk", 3)
+    places = {}
+    for start in (0, 1, 2):
+        trainer = CapturedTrainer(network("weight"), data(), Config(epochs=1, batch=8, lr=LR), LR, ALONE)
+        trainer.load_counters({**trainer.counters(), "batch": start})
+        places[start] = []
+        while trainer.batch < len(trainer.batches):
+            trainer.step()
+            places[start].append(trainer.batch)
+    assert places == {start: [3, 6, 7] for start in (0, 1, 2)}
+
+
 def test_a_step_that_would_diverge_is_not_taken_nor_any_after_it():
     config = Config(epochs=1, batch=8, lr=LR)
     poisoned = data()

@@ -159,6 +159,7 @@ PRESETS = {
             "the full protocol: CIFAR-10 for 1200 epochs (fig2, figA1: 40), cells for 3000, learning rates by search",
             images={"data": "cifar10", **SETTLED, "lr_anneal": True, "eval_every": 20},
             cells={"data": "cells", "eval_every": 10},
+            by_norm={"none": {"lr_anneal": False}},
             side={"epochs": 40, "eval_every": 1},
         ),
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..report.drawing import replace, save
-from ..train.environment import version
+from ..train.environment import typed, version
+from ..train.run_folder import settings_digest
 from .exhibit import Exhibit
 from .lab import Lab
 from .wanted import Wanted
@@ -43,12 +44,17 @@ def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
 def _about(lab: Lab, run: Wanted) -> dict[str, Any]:
     folder = lab.folder(run)
     about, result = folder.about(), folder.result() or {}
+    place = about["environment"]
     return {
         "epochs": result["epochs"],
         "lr": result["lr"],
         "batch": about["config"]["batch"],
+        "seed": about["config"]["seed"],
+        "config_digest": settings_digest(about),
         "digest": result["digest"],
-        "device": about["environment"].get("device"),
+        "device": place.get("device"),
+        "torch": place.get("versions", {}).get("torch"),
+        "command": typed(place.get("command") or []),
     }
 
 

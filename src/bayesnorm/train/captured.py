@@ -37,6 +37,8 @@ class CapturedTrainer(Trainer):
     Without CUDA the same step runs as it is written, which is how it is tested against :class:`Trainer`.
     """
 
+    chunk = CHUNK
+
     def __init__(self, net: nn.Module, data: Data, config: Config, lr: float, world: World) -> None:
         super().__init__(net, data, config, lr, world)
         device, steps = data.device, len(self.batches)
@@ -100,7 +102,7 @@ class CapturedTrainer(Trainer):
         whole = len(self.data.train) // self.config.batch
         if self.batch >= whole:
             return 1, len(self.data.train) - whole * self.config.batch
-        ahead = min(CHUNK, whole - self.batch)
+        ahead = min(self.chunk - self.batch % self.chunk, whole - self.batch)
         every = self.config.checkpoint_steps
         return (ahead if every is None else min(ahead, every - self.step_count % every)), self.config.batch
 

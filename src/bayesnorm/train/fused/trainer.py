@@ -24,6 +24,9 @@ from .dock import Bench, Dock
 from .layout import layout_of
 from .stack import Terms, sizes_fit
 
+CHUNK = 2000
+"""Steps between two looks: members of a fleet that were stopped at different steps are together again at the next."""
+
 
 class FusedTrainer(CapturedTrainer):
     """A captured trainer that leaves autograd and the convolutions of libraries behind.
@@ -35,6 +38,8 @@ class FusedTrainer(CapturedTrainer):
         net: a chain (:func:`chain_of`).
         dock: where others of its kind are; None: alone.
     """
+
+    chunk = CHUNK
 
     def __init__(
         self, net: nn.Module, data: Data, config: Config, lr: float, world: World, dock: Dock | None = None

@@ -21,6 +21,7 @@ from bayesnorm.paper.reproduce import comparison, files_of
 from bayesnorm.paper.wanted import BATCH
 from bayesnorm.scales import NoiseScale
 from bayesnorm.train.methods import TABLE
+from bayesnorm.train.record import record
 
 IDS = [*(f"fig{i}" for i in range(1, 10)), "table1", "noise", *(f"figA{i}" for i in range(1, 5))]
 PRESET = PRESETS["smoke"]
@@ -114,6 +115,31 @@ def test_document(lab: Lab, document: Callable[[str], Document], name: str) -> N
         assert {key: about[key] for key in ("epochs", "lr", "digest")} == {
             key: result[key] for key in ("epochs", "lr", "digest")
         }
+
+
+@pytest.fixture(scope="module")
+def records(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """A lab that has the records of all runs, and no network."""
+    folder = tmp_path_factory.mktemp("records")
+    for run in (lab.out / "runs").iterdir():
+        record(run, folder)
+    return Lab(tmp_path_factory.mktemp("again"), PRESET, quiet, runs=folder)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_records_give_the_same_figure(records: Lab, lab: Lab, document: Callable[[str], Document], name: str) -> None:
+    found = json.loads(json.dumps(reproduce(EXHIBITS[name], records)))
+    assert {**found, "runs": {}, "rows": _without_commands(found)} == {
+        **document(name),
+        "runs": {},
+        "rows": _without_commands(document(name)),
+    }
+    assert (records.out / f"{name}.svg").read_bytes() == (lab.out / f"{name}.svg").read_bytes()
+
+
+def _without_commands(document: Document) -> Document:
+    """Rows of the table; a record calls the program by its name."""
+    return [{**row, "command": ""} for row in document.get("rows", [])]
 
 
 @pytest.mark.parametrize("name", IDS)

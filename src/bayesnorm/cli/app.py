@@ -12,7 +12,7 @@ import typer
 
 from ..errors import BayesnormError, DivergedError, RunError, StoppedError
 from ..train.environment import version
-from . import cells, data, demo, evaluate, publish, report, reproduce, runs, train
+from . import cells, data, demo, evaluate, publish, record, report, reproduce, runs, train
 from .world import distributed
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("lr")(train.lr)
 app.command("eval")(evaluate.evaluate)
 app.command("data")(data.data)
 app.command("runs")(runs.runs)
+app.command("record")(record.record)
 app.command("publish")(publish.publish)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce_)

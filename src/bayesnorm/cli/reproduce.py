@@ -44,6 +44,10 @@ def reproduce_(
     out: Annotated[
         Path | None, typer.Option(help="Folder of figures and runs. [default: paper-PRESET]", show_default=False)
     ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the runs, or of records of them. [default: OUT/runs]", show_default=False),
+    ] = None,
     directory: Annotated[
         Path | None, typer.Option("--dir", help="Folder of CIFAR-10 (`bayesnorm data cifar10` fetches it).")
     ] = None,
@@ -117,11 +121,11 @@ def reproduce_(
         cells,
         str(place),
         processes or (1 if place.type == "cuda" else 2),
-        folder / "runs",
+        runs or folder / "runs",
         fleet if fleet is not None else place.type == "cuda" and processes is None,
         stop_at,
     )
-    if any(EXHIBITS[name].cells for name in chosen):
+    if any(EXHIBITS[name].cells and not EXHIBITS[name].wanted(protocol) for name in chosen):
         lab.place(cells=True)
     also = [run for name in chosen for run in EXHIBITS[name].also(protocol)]
     lab.train([*(run for name in chosen for run in EXHIBITS[name].wanted(protocol)), *also])

@@ -18,7 +18,7 @@ from .. import bn_noise
 from ..bn_noise import Measured as Noise
 from ..data.passes import resampled
 from ..report.drawing import COLOURS, GREY, MARKERS, legend, log_axis, new_figure, styled, values_of
-from ..train.documents import Document, stored
+from ..train.documents import Document, Trained
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .wanted import BATCH
@@ -62,10 +62,9 @@ def gaussian(n: int, batches: int, seed: int = 0) -> Noise:
 
 def measure(lab: Lab) -> Measured:
     """Law of S, and variance against batch size and spatial size."""
-    run = lab.trained(BATCH)
     sizes, count = lab.preset.noise_sizes, lab.preset.noise_batches
 
-    def make() -> Document:
+    def make(run: Trained) -> Document:
         found: dict[int, dict[str, Noise]] = {
             size: bn_noise.measure(run.net, islice(resampled(run.data, size), count)) for size in sizes
         }
@@ -80,7 +79,7 @@ def measure(lab: Lab) -> Measured:
             "gaussian": kolmogorov_smirnov(gaussian(unit.n, count)),
         }
 
-    made = stored(run, "bn-scaling.json", {"sizes": list(sizes), "batches": count}, make)
+    made = lab.found_out(BATCH, "bn-scaling.json", {"sizes": list(sizes), "batches": count}, make)
     large = [index for index, size in enumerate(sizes) if size >= ASYMPTOTIC]
     slopes = [_slope([sizes[i] for i in large], [values[i] for i in large]) for values in made["variance"]]
     times = [statistics.fmean(k * v for k, v in zip(sizes, values, strict=True)) for values in made["variance"]]

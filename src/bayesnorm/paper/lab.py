@@ -14,7 +14,16 @@ from ..data.base import Data
 from ..errors import DataError, DivergedError, StoppedError
 from ..evaluate.baselines import training_batches
 from ..train import load
-from ..train.documents import Document, Trained, evaluation, robustness, stored, stored_evaluation
+from ..train.documents import (
+    Document,
+    Trained,
+    evaluation,
+    evaluation_name,
+    recorded,
+    robustness,
+    stored,
+    stored_evaluation,
+)
 from ..train.events import Callback, Record
 from ..train.job import Job, Shelf, complete, complete_together, known_lr, search
 from ..train.recipe import NO_FILES, Recipe, resolve
@@ -79,7 +88,8 @@ class Lab:
         """Train and evaluate all that is not finished yet, a run after those that it needs; what diverges stays so."""
         whole = list(dict.fromkeys(other for run in wanted for other in run.whole))
         for run in whole:
-            self.place(run.cells)  # what is missing is said before others are trained
+            if not self.is_done(run):
+                self.place(run.cells)  # what is missing is said before others are trained
         if self.fleet:
             self._search(list(dict.fromkeys(run.lr_of for run in whole if run.lr_of is not None)))
         levels = {run: self._level(run) for run in whole}
@@ -126,7 +136,7 @@ class Lab:
 
     def job(self, run: Wanted) -> Job:
         """What is trained for a run; those that it needs are finished, or their learning rate is known."""
-        settings = {**run.settings(self.preset), **self.place(run.cells)}
+        settings = {**run.settings(self.preset), **self._directory(run.cells)}
         if run.lr_of is not None:
             settings["lr"] = self._lr(run.lr_of)
         if run.noise_of is not None:
@@ -137,6 +147,11 @@ class Lab:
     def folder(self, run: Wanted) -> RunFolder:
         """Of a run."""
         return RunFolder((self.runs or self.out / "runs") / run.name(self.preset))
+
+    def _directory(self, cells: bool) -> dict[str, Any]:
+        """As :meth:`place`, for runs that may be finished: whether it is there is not asked."""
+        name = self.preset.settings(cells, "none")["data"]
+        return {} if name in NO_FILES else {"directory": str((self.cells if cells else self.directory) or name)}
 
     def place(self, cells: bool) -> dict[str, Any]:
         """Where the data of the classification runs is, or that of the cells, as a setting."""
@@ -172,18 +187,29 @@ class Lab:
 
     def validation(self, run: Wanted, samples: int = 10) -> Document:
         """Its evaluation on the validation set."""
+        if self.folder(run).is_record():
+            return recorded(self.folder(run), evaluation_name("val"), {"samples": samples})
         return evaluation(self.trained(run), "val", samples)
 
     def robustness(self, run: Wanted) -> Document:
         """Its metrics under noise and attack."""
-        return robustness(self.trained(run), limit=self.preset.robustness)
+        limit = self.preset.robustness
+        if self.folder(run).is_record():
+            return recorded(self.folder(run), "robustness-test.json", {} if limit is None else {"count": limit})
+        return robustness(self.trained(run), limit=limit)
+
+    def found_out(self, run: Wanted, name: str, settings: Document, make: Callable[[Trained], Document]) -> Document:
+        """What was found out about a run with these settings, made of its network unless it is stored."""
+        if self.folder(run).is_record():
+            return recorded(self.folder(run), name, settings)
+        trained = self.trained(run)
+        return stored(trained, name, settings, lambda: make(trained))
 
     def bn_noise(self, run: Wanted) -> Document:
         """Std of U and V per layer of a batch-normalized run, mean over channels, at the start and at the end."""
-        trained = self.trained(run)
         count = self.preset.noise_batches
 
-        def make() -> Document:
+        def make(trained: Trained) -> Document:
             batch, seed = trained.config.batch, trained.config.seed
             recipe, _ = self.job(run).resolved()
             initial = recipe.build(trained.data, seed, trained.data.device)
@@ -196,7 +222,7 @@ class Lab:
                 }
             return {"layers": list(measured), **found}
 
-        return stored(trained, "bn-noise.json", {"batches": count}, make)
+        return self.found_out(run, "bn-noise.json", {"batches": count}, make)
 
 
 def _alone(name: str, job: Job, emit: Callback, stop_at: float | None) -> None:

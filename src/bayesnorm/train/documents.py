@@ -144,6 +144,18 @@ def final_evaluation(folder: RunFolder, result: Document, part: str = "test") ->
     return found if found["step"] == result["steps"] else None
 
 
+def recorded(folder: RunFolder, name: str, settings: Document) -> Document:
+    """The document of that name in the record of a run (``train.record``), which has no network to ask again."""
+    found = folder.read(name)
+    wanted = {"version": VERSION, **settings}
+    if found is None or any(found.get(field) != value for field, value in wanted.items()):
+        why = "is not in it" if found is None else "was measured with other settings"
+        raise RunError(
+            f"{folder.path} is a record without checkpoints, and {name} {why}: train the run in another --out"
+        )
+    return found
+
+
 def stored(run: Trained, name: str, settings: Document, make: Callable[[], Document]) -> Document:
     """The document of that name if it was made of this very network with these settings, else made and stored."""
     key = {"version": VERSION, "network": digest(run.net.state_dict()), **settings}

@@ -227,6 +227,10 @@ class RunFolder:
             warnings.warn(f"{error}; the end of the run is computed again", stacklevel=2)
             return None
 
+    def is_record(self) -> bool:
+        """Whether this is what ``train.record`` keeps of a run that has ended: everything but its checkpoints."""
+        return self.exists() and checkpoint.latest(self.checkpoints) is None and bool(self.about().get("record"))
+
     def finished(self, asked: dict[str, Any]) -> dict[str, Any] | None:
         """The result of a run that has come to its end, its folder put in order; None if there is more to say or do.
 
@@ -235,6 +239,10 @@ class RunFolder:
         """
         if not self.exists():
             return None
+        if self.is_record():  # in which nothing is written
+            about, result = self.about(), self.result()
+            ended = result is not None and result["state"] == "finished"
+            return result if ended and difference({key: about[key] for key in asked}, asked) is None else None
         with self.held():
             result = self.result()
             if result is None or result["state"] != "finished":

@@ -1,11 +1,13 @@
 """``bayesnorm record``, and figures from records."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from bayesnorm.paper import EXHIBITS
+from bayesnorm.train.durable import sealed
 
 RESULTS = Path(__file__).parents[2] / "results" / "cifar10"
 TRAIN = "train --data digits --width 0.02 --epochs 1 --batch 216 --lr 0.02 --samples 0 --train-eval 32 --device cpu"
@@ -21,7 +23,18 @@ def test_record(bayesnorm_):
     again = bayesnorm_(*TRAIN.split(), "--out", "records/a", "--resume")
     assert (again[0], again[2]) == (0, ""), "it is finished, and says so"
     status, _, err = bayesnorm_("eval", "records/a")
-    assert (status, "has no checkpoint" in err) == (1, True)
+    assert (status, "is a record, which has no network" in err) == (1, True)
+    status, out, _ = bayesnorm_("report", "records/a", "-o", "page.html")
+    assert (status, "a has no checkpoint: it is shown as it was measured" in out) == (0, True)
+
+
+def test_a_record_that_diverged_needs_no_data(bayesnorm_):
+    record = next((RESULTS / "records").glob("cifar10-none-batch8-*"))
+    shutil.copytree(RESULTS / "records", "records")
+    result = {"state": "diverged", "message": "diverged at step 3", "step": 3, "lr": 0.1}
+    (Path("records") / record.name / "result.json").write_bytes(sealed(result))
+    status, out, err = bayesnorm_("reproduce", "figA1", "--preset", "paper", "--runs", "records", "--device", "cpu")
+    assert (status, "diverged at step 3" in out) == (3, True), err
 
 
 def test_a_folder_that_is_no_run(bayesnorm_):
@@ -32,7 +45,14 @@ def test_a_folder_that_is_no_run(bayesnorm_):
     )
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in RESULTS.glob("*.json") if path.stem in EXHIBITS))
+PUBLISHED = sorted(path.stem for path in RESULTS.glob("*.json") if path.stem in EXHIBITS)
+
+
+def test_some_are_published():
+    assert "figA1" in PUBLISHED
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_published_figures_are_those_of_the_published_records(name, bayesnorm_):
     """Without data, without a GPU, in the time that it takes to draw."""
     options = ("--preset", "paper", "--runs", RESULTS / "records", "--out", "again", "--device", "cpu")

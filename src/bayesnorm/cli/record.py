@@ -21,5 +21,5 @@ def record(
 
     `bayesnorm reproduce --runs FOLDER` draws from records without training, data or GPU.
     """
-    for run in runs:
-        console().print(f"written: {write(run, to)}", highlight=False, soft_wrap=True, markup=False)
+    for path in write(runs, to):
+        console().print(f"written: {path}", highlight=False, soft_wrap=True, markup=False)

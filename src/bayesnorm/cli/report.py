@@ -52,7 +52,8 @@ def report(
                 bar.update(task, description=f"{what} {name}", advance=1)
 
             if checkpoint.latest(RunFolder(path).checkpoints) is None:
-                screen.print(f"{name} has no checkpoint: it is shown without an evaluation", highlight=False)
+                without = "as it was measured" if RunFolder(path).is_record() else "without an evaluation"
+                screen.print(f"{name} has no checkpoint: it is shown {without}", highlight=False)
                 continue
             _measure(path, directory, place, samples, tell)
     summaries = [read(path, name) for path, name in names.items()]

@@ -88,8 +88,10 @@ class Lab:
         """Train and evaluate all that is not finished yet, a run after those that it needs; what diverges stays so."""
         whole = list(dict.fromkeys(other for run in wanted for other in run.whole))
         for run in whole:
-            if not self.is_done(run):
-                self.place(run.cells)  # what is missing is said before others are trained
+            if self.lost(run) is None and not self.is_done(run):  # what is missing is said before others are trained
+                if self.folder(run).is_record():
+                    self.job(run).refuse_record()
+                self.place(run.cells)
         if self.fleet:
             self._search(list(dict.fromkeys(run.lr_of for run in whole if run.lr_of is not None)))
         levels = {run: self._level(run) for run in whole}

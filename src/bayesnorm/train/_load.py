@@ -60,6 +60,8 @@ def load(path: str | Path, directory: str | None = None, device: torch.device | 
     config = Config.from_dict(about["config"])
     found = folder.peek()
     if found is None:
+        if folder.is_record():
+            raise RunError(f"{folder.path} is a record, which has no network: take the run that it was made of")
         state = (folder.result() or {}).get("state")
         how = "it diverged; train anew with another --out" if state == "diverged" else "train it with --resume"
         raise RunError(f"{folder.path} has no checkpoint: {how}")

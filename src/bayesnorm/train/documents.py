@@ -147,12 +147,14 @@ def final_evaluation(folder: RunFolder, result: Document, part: str = "test") ->
 def recorded(folder: RunFolder, name: str, settings: Document) -> Document:
     """The document of that name in the record of a run (``train.record``), which has no network to ask again."""
     found = folder.read(name)
-    wanted = {"version": VERSION, **settings}
-    if found is None or any(found.get(field) != value for field, value in wanted.items()):
-        why = "is not in it" if found is None else "was measured with other settings"
-        raise RunError(
-            f"{folder.path} is a record without checkpoints, and {name} {why}: train the run in another --out"
-        )
+    remedy = "measure it on the run itself and record that again"
+    if found is None:
+        raise RunError(f"{folder.path} is a record without {name}: {remedy}")
+    for field, value in {"version": VERSION, **settings}.items():
+        if found.get(field) != value:
+            raise RunError(
+                f"{folder.path} is a record, its {name} has {field}={found.get(field)!r} instead of {value!r}: {remedy}"
+            )
     return found
 
 

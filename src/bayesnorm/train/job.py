@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..data.base import Data
-from ..errors import DivergedError, StoppedError
+from ..errors import DivergedError, RunError, StoppedError
 from ._fit import find_lr, fit
 from .config import Config
 from .documents import Trained, evaluation, final_evaluation
@@ -21,7 +21,7 @@ from .fleet import SHARED, Member, fit_fleet
 from .lr_search import LrSearch, from_json
 from .numerics import numerics
 from .recipe import Recipe, prepare, resolve
-from .run_folder import RunFolder
+from .run_folder import RunFolder, difference
 
 DATA = ("data", "directory", "split_seed", "image_size", "augment", "standardize", "masks", "cell_split")
 """Settings that decide which data a run has: runs that agree in them share it."""
@@ -62,6 +62,18 @@ class Job:
         result = self.folder.finished({"config": config.as_dict(), "recipe": recipe.as_dict()})
         found = None if result is None else final_evaluation(self.folder, result)
         return found is not None and found["samples"] == self.samples
+
+    def refuse_record(self) -> None:
+        """RunError that says why the record of a run, which cannot go on, does not do the job."""
+        recipe, config = self.resolved()
+        about, asked = self.folder.about(), {"config": config.as_dict(), "recipe": recipe.as_dict()}
+        other = difference({key: about[key] for key in asked}, asked)
+        if other is not None:
+            raise RunError(f"{self.path} is the record of another run: {other}; choose another --runs")
+        raise RunError(
+            f"{self.path} is a record without an evaluation on the test set with {self.samples} draws: `bayesnorm "
+            "eval` the run itself and record that again"
+        )
 
 
 def complete(job: Job, emit: Callback, stop_at: float | None = None) -> Trained:

@@ -144,7 +144,7 @@ class RunFolder:
             return
         stored, history = found
         where = f"restored from the checkpoint of step {stored.step}"
-        self._restore("metrics.jsonl", _lines(history), where, cut=True)
+        self._restore("metrics.jsonl", as_lines(history), where, cut=True)
         if stored.counters["trials"] is not None:
             self._restore("lr_search.json", durable.sealed({"trials": stored.counters["trials"]}), where)
 
@@ -169,7 +169,7 @@ class RunFolder:
         path = self.path / name
         try:
             with path.open("ab") as file:
-                file.write(_lines([values]))
+                file.write(as_lines([values]))
         except OSError as error:
             raise RunError(
                 f"{path} could not be written ({error.strerror}): make room, then repeat the command with --resume; "
@@ -178,7 +178,7 @@ class RunFolder:
 
     def save(self, step: int, counters: dict[str, Any], tensors: dict[str, Tensor], history: list[Record]) -> Path:
         """Make the state durable, the metrics so far with it."""
-        lines = _lines(history) or b"\n"  # an empty tensor has no buffer
+        lines = as_lines(history) or b"\n"  # an empty tensor has no buffer
         content = {**tensors, "metrics": torch.frombuffer(bytearray(lines), dtype=torch.uint8)}
         return checkpoint.save(self.checkpoints, Checkpoint(step, counters, content, self._about))
 
@@ -243,6 +243,8 @@ class RunFolder:
             about, result = self.about(), self.result()
             ended = result is not None and result["state"] == "finished"
             return result if ended and difference({key: about[key] for key in asked}, asked) is None else None
+        if not (self.path / "result.json").exists():
+            return None  # not even the lock is written
         with self.held():
             result = self.result()
             if result is None or result["state"] != "finished":
@@ -282,7 +284,8 @@ LATER = {
 """Settings that runs of earlier versions do not have, with what they did then."""
 
 
-def _lines(records: list[Record]) -> bytes:
+def as_lines(records: list[Record]) -> bytes:
+    """Records as a ``.jsonl`` file has them."""
     return "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()
 
 

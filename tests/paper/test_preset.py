@@ -51,6 +51,8 @@ def test_cells_of_the_paper_preset_follow_the_protocol() -> None:
     assert (config.epochs, config.lr, config.optimizer, config.kl_factor) == (3000, "auto", "adam", 0.1)
     assert config.decay**1000 == pytest.approx(0.1)
     assert 1 <= config.batch <= 4
+    assert config.trial.decay ** (50 / 3) == pytest.approx(0.1), "the search goes through the schedule in 50 epochs"
+    assert config.warmup_steps < 50 * (12 // config.batch), "12 images for training"
 
 
 @pytest.mark.parametrize("method", ["none", "batch", "batch+projection", "weight", "analytic+projection"])

@@ -185,6 +185,19 @@ def test_damaged_curves_are_those_of_the_checkpoint(reference, tmp_path):
     assert RunFolder(path).history() == reference.folder.history()
 
 
+def test_a_run_whose_end_is_damaged_is_not_recorded(tmp_path):
+    run = job(tmp_path / "run", lr=0.02, checkpoint_steps=2)
+    complete(run, quiet)
+    last = max(run.path.glob("checkpoints/*.safetensors"))
+    last.write_bytes(last.read_bytes()[:-1])
+    with (
+        pytest.warns(UserWarning, match="is damaged"),
+        pytest.raises(RunError, match="`bayesnorm train --resume` makes"),
+    ):
+        record([run.path], tmp_path / "records")
+    assert not (tmp_path / "records").exists()
+
+
 class KilledError(BaseException):
     pass
 

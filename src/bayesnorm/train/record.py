@@ -82,6 +82,8 @@ def _measured(folder: RunFolder, result: Document | None) -> list[str]:
     last = folder.peek()
     if last is None:  # a record, which has no others
         return list(MEASURED)
+    if result["state"] == "finished" and last[0].step != result["steps"]:
+        raise RunError(f"the last checkpoint of {folder.path} is damaged: `bayesnorm train --resume` makes it anew")
     network = digest({k.removeprefix("net."): v for k, v in last[0].tensors.items() if k.startswith("net.")})
     return [name for name in MEASURED if (_read(folder.path / name) or {}).get("network") == network]
 

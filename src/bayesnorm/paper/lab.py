@@ -189,23 +189,23 @@ class Lab:
 
     def validation(self, run: Wanted, samples: int = 10) -> Document:
         """Its evaluation on the validation set."""
-        if self.folder(run).is_record():
-            return recorded(self.folder(run), evaluation_name("val"), {"samples": samples})
-        return evaluation(self.trained(run), "val", samples)
+        name, settings = evaluation_name("val"), {"samples": samples}
+        return self._asked(run, name, settings, lambda trained: evaluation(trained, "val", samples))
 
     def robustness(self, run: Wanted) -> Document:
         """Its metrics under noise and attack."""
         limit = self.preset.robustness
-        if self.folder(run).is_record():
-            return recorded(self.folder(run), "robustness-test.json", {} if limit is None else {"count": limit})
-        return robustness(self.trained(run), limit=limit)
+        settings = {} if limit is None else {"count": limit}
+        return self._asked(run, "robustness-test.json", settings, lambda trained: robustness(trained, limit=limit))
 
     def found_out(self, run: Wanted, name: str, settings: Document, make: Callable[[Trained], Document]) -> Document:
         """What was found out about a run with these settings, made of its network unless it is stored."""
-        if self.folder(run).is_record():
-            return recorded(self.folder(run), name, settings)
-        trained = self.trained(run)
-        return stored(trained, name, settings, lambda: make(trained))
+        return self._asked(run, name, settings, lambda trained: stored(trained, name, settings, lambda: make(trained)))
+
+    def _asked(self, run: Wanted, name: str, settings: Document, ask: Callable[[Trained], Document]) -> Document:
+        """A document about a run: that of its record, or what its network answers."""
+        folder = self.folder(run)
+        return recorded(folder, name, settings) if folder.is_record() else ask(self.trained(run))
 
     def bn_noise(self, run: Wanted) -> Document:
         """Std of U and V per layer of a batch-normalized run, mean over channels, at the start and at the end."""

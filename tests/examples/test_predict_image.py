@@ -78,10 +78,13 @@ def test_a_network_that_is_not_there_is_said_in_one_line(tmp_path):
     assert "this version of bayesnorm has no pretrained network 'no-such-network'" in said(
         example(path, "--name", "no-such-network")
     )
-    if "allcnn-cifar10" not in bayesnorm.models.available():
-        assert "predict_image: this version of bayesnorm has no pretrained network 'allcnn-cifar10'" in said(
-            example(path)
-        )
+
+
+def test_without_options_it_takes_the_network_that_comes_with_the_package(tmp_path):
+    done = example(drawn(tmp_path / "grey.png", torch.full((8, 8), 8.0)), "--samples", 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    classes = bayesnorm.models.load("allcnn-cifar10").classes
+    assert {line.split()[0] for line in done.stdout.splitlines()[:3]} <= set(classes)
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", None])

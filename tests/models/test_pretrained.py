@@ -20,6 +20,8 @@ from bayesnorm.models import available, load
 from bayesnorm.models.described import MODELS, Description
 from bayesnorm.models.pretrained import WEIGHTS, Pretrained, assemble
 
+RECORDS = Path(__file__).parents[2] / "results" / "cifar10" / "records"
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
@@ -223,3 +225,14 @@ def test_what_comes_with_the_package_is_whole():
         image = torch.randint(0, 256, net.image_size, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         assert net.predict(image, samples=2).probs.isfinite().all()
         assert len(net.classes) == net.card["network"]["options"]["num_classes"]
+
+
+def test_the_cifar10_network_is_that_of_its_record():
+    """What its card says of training and test is what the run said, tensor by tensor and figure by figure."""
+    card = load("allcnn-cifar10").card
+    record = RECORDS / f"cifar10-{card['training']['method']}-seed{card['training']['seed']}"
+    result, judged = (json.loads((record / f"{name}.json").read_text()) for name in ("result", "evaluation-test"))
+    assert (card["training"]["digest"], card["training"]["steps"]) == (result["digest"], result["steps"])
+    for way, metrics in card["metrics"].items():
+        assert metrics == judged["metrics"][way]
+    assert set(card["metrics"]) == {"single", "moments", "mc10", "mc30"}

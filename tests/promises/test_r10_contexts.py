@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bayesnorm.evaluate import _bn_draws, baselines
 from bayesnorm.moments import core, record
 from bayesnorm.train import Config, _fit, fleet, lockstep, numerics, run_folder, signals, tensorboard
 from bayesnorm.train.events import Started
+from bayesnorm.train.fused import large
 
 Case = tuple[AbstractContextManager[Any], Callable[[], Any], Callable[[Any], None]]
 """A context manager, what it must restore, and what the body does to it before it raises."""
@@ -208,6 +210,12 @@ def _numerics(path: Path) -> Case:
     return numerics.numerics(config, torch.device("cpu")), look, _nothing
 
 
+def _large_filters(path: Path) -> Case:
+    conv = nn.Conv2d(4, 4, 9, padding=4)
+    manager = large.large_filters(conv, Config(precision="bf16"), torch.device("cuda"))
+    return manager, lambda: large.is_large(conv), _nothing
+
+
 def _handlers() -> Any:
     return [signal.getsignal(number) for number in signals.SIGNALS]
 
@@ -264,6 +272,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "bayesnorm.moments.record._python_functions": _python_functions,
     "bayesnorm.moments.record._Recorder": _recorder,
     "bayesnorm.train.numerics.numerics": _numerics,
+    "bayesnorm.train.fused.large.large_filters": _large_filters,
     "bayesnorm.train.signals.caught": _caught,
     "bayesnorm.train.run_folder.RunFolder.held": _held,
     "bayesnorm.train._fit._session": _session,
@@ -306,6 +315,8 @@ class _InsideError(Exception):
 
 UNCHANGED = {"bayesnorm.cli.world.distributed", "bayesnorm.moments.record._python_functions"}
 """In one process, and where no Python function has a rule, these have nothing to do."""
+if find_spec("triton") is None:
+    UNCHANGED.add("bayesnorm.train.fused.large.large_filters")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,6 +18,7 @@ from ..data.stream import Purpose
 from .config import Config
 from .diagnosis import explain
 from .flat import Flat
+from .fused.large import large_filters
 from .trainer import EXPLODED, Trainer
 from .world import World
 
@@ -132,7 +133,8 @@ class CapturedTrainer(Trainer):
     def _one_step(self, size: int) -> None:
         """One step on what is on the device, with nothing from the host."""
         images, targets = self.inputs(self.numbers[: size + self.batches.others])
-        total, nll, kl = self.terms(images, targets, _at(self.factors, self.place))
+        with large_filters(self.net, self.config, self.data.device):
+            total, nll, kl = self.terms(images, targets, _at(self.factors, self.place))
         gradients = torch.autograd.grad(total, self.flat.parameters, allow_unused=True)
         with torch.no_grad():
             gradient = self.flat.gathered(gradients)

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from subjects import NETWORKS
+from torch import nn
 
 from bayesnorm.data import Augment, Split, make_data
 from bayesnorm.data.base import Data
+from bayesnorm.models import cell_net
 from bayesnorm.train import Config
 from bayesnorm.train.captured import CapturedTrainer
 from bayesnorm.train.engine import make_trainer
@@ -27,6 +29,12 @@ LR = 1e-4
 WARM_UP = 20
 TINY = 1 / 16
 """Width of the networks where only the code is tried."""
+
+BUILDERS: dict[str, Callable[[str | None, str, float], nn.Module]] = {
+    **{name: network.normalized for name, network in NETWORKS.items()},
+    "cells": lambda norm, scale, width: cell_net(norm, scale, "softplus", width=width, input_stats=([0.0], [1.0])),
+}
+"""Networks by norm, scale and width."""
 
 
 def images(count: int, device: torch.device, side: int = 32) -> Data:
@@ -46,7 +54,7 @@ def together(
     norm = None if found["norm"] == "none" else found["norm"]
     for config in configs:
         torch.manual_seed(config.seed)
-        net = NETWORKS[network].normalized(norm, found["scale"], width).to(data.device)
+        net = BUILDERS[network](norm, found["scale"], width).to(data.device)
         own = dataclasses.replace(config, project=found["project"])
         lr = LR if own.lr == "auto" else own.lr
         trainers.append(make_trainer(net, data, own, lr, World(0, 1, data.device), dock))

@@ -6,6 +6,7 @@ from typing import Any
 import cpu
 import gpu
 import pytest
+from sections import cells
 from sections.curves import compared, difference
 
 OURS = "analytic+projection+bayes"
@@ -15,6 +16,7 @@ FEW = {
     "peers": ["--networks", "All-CNN", "--subjects", "plain", "torch batch norm", "analytic"],
     "scale": ["--axes", "batch", "models"],
     "curves": [],
+    "cells": [],
 }
 
 
@@ -54,6 +56,12 @@ def test_scale_goes_along_each_axis(measured: Path) -> None:
         *(("batch", 2, 1), ("batch", 4, 1), ("models", 2, 1), ("models", 2, 2)),
     ]
     assert all(row["images_per_second"] > 0 for row in rows)
+
+
+def test_cells_measures_each_method(measured: Path) -> None:
+    rows = _rows(measured, "cells")
+    assert [row["method"] for row in rows] == list(cells.METHODS)
+    assert all(row["ms"] > 0 and row["kernels"] == "torch's" for row in rows)
 
 
 def test_curves_hold_the_reference_against_the_plain_loop_and_compare_all_seeds(measured: Path) -> None:

@@ -18,9 +18,15 @@ SMALLEST = 5
 MOST = 128
 """Channels that one program takes at a time."""
 DEPTH = 64
+"""Numbers of a row of taps, or pixels, that are multiplied at a time."""
 SHALLOW = 16
+"""The fewest."""
 PARTS = 512
 """Programs that the gradient of a weight is cut into, about."""
+OLDEST = (8, 0)
+"""Compute capability of the first devices that multiply bf16."""
+SPARE = 2048
+"""Bytes of shared memory that are not for the tiles."""
 
 
 def is_large(conv: nn.Module) -> bool:
@@ -37,8 +43,9 @@ def is_large(conv: nn.Module) -> bool:
 @contextmanager
 def large_filters(net: nn.Module, config: Config, device: torch.device) -> Iterator[None]:
     """Inside, on CUDA and in bf16, such layers of the network compute with the kernels of this file."""
-    there = config.precision == "bf16" and device.type == "cuda" and find_spec("triton") is not None
-    layers: list[Any] = [module for module in net.modules() if is_large(module)] if there else []
+    wanted = config.precision == "bf16" and device.type == "cuda" and find_spec("triton") is not None
+    able = wanted and not (torch.cuda.is_available() and torch.cuda.get_device_capability(device) < OLDEST)
+    layers: list[Any] = [module for module in net.modules() if is_large(module)] if able else []
     try:
         for layer in layers:
             layer._conv_forward = convolution
@@ -121,7 +128,7 @@ def _response(framed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         BN=columns,
         BK=depth,
         num_warps=4,
-        num_stages=4,
+        num_stages=_stages((pixels + columns) * depth, framed, 4),
     )
     return out.permute(0, 3, 1, 2)
 
@@ -155,12 +162,21 @@ def _weight_gradient(framed: Tensor, grad: Tensor, taps: int) -> Tensor:
         PRECISION="ieee",
         BM=tile,
         BN=columns,
-        BK=64,
+        BK=DEPTH,
         num_warps=4 if columns * tile <= 8192 else 8,
-        num_stages=3,
+        num_stages=_stages((tile + columns) * DEPTH, framed, 3),
     )
     kept = parts.sum(0).view(taps, length, columns)[:, : taps * channels, :outputs]
     return kept.reshape(taps, taps, channels, outputs).permute(3, 2, 0, 1)
+
+
+def _stages(numbers: int, x: Tensor, most: int) -> int:
+    """Tiles of so many numbers that are on their way at a time: as many as there is shared memory for."""
+    if x.device.type != "cuda":
+        return most
+    about: Any = torch.cuda.get_device_properties(x.device)
+    limit = int(getattr(about, "shared_memory_per_block_optin", about.shared_memory_per_block)) - SPARE
+    return max(1, min(most, limit // (numbers * x.element_size())))
 
 
 def _depth(row: int) -> int:

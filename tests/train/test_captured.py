@@ -8,10 +8,11 @@ from small_data import ALONE, made_up, network, state
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bayesnorm import init_from_data_
 from bayesnorm.data.augment import Augment
 from bayesnorm.data.base import Data
 from bayesnorm.errors import DivergedError
-from bayesnorm.models import all_cnn
+from bayesnorm.models import all_cnn, cell_net
 from bayesnorm.train import Config, fit
 from bayesnorm.train.captured import CHUNK, CapturedTrainer
 from bayesnorm.train.engine import make_trainer
@@ -293,6 +294,23 @@ def test_the_graph_computes_what_the_plain_loop_computes(norm, scale, extra, pre
         before, now = epochs(plain, 2), epochs(captured, 2)
     agree(before, now, rel=1e-4 if precision == "fp32" else 2e-2)
     assert set(captured.graphs) == {8, 2}  # whole batches, and the short one
+
+
+@cuda
+@pytest.mark.parametrize(("norm", "scale"), METHODS)
+def test_the_graph_of_large_filters_computes_what_torch_computes(norm, scale):
+    """The cell network, whose convolutions the graph takes from kernels of its own; so slowly that little adds up."""
+    device, segments = torch.device("cuda"), deformed().to(torch.device("cuda"))
+    config = Config(epochs=1, batch=2, lr=1e-5, optimizer="adam", precision="bf16", channels_last=True)
+    trainers = []
+    for kind in KINDS:
+        torch.manual_seed(0)
+        net = cell_net(norm, scale, "softplus", width=0.25, input_stats=([0.0], [1.0])).to(device)
+        init_from_data_(net, segments.train.images[:4].float() / 255)
+        trainers.append(kind(net, segments, config, 1e-5, World(0, 1, device)))
+    with numerics(config, device):
+        before, now = (epochs(trainer, 1) for trainer in trainers)
+    agree(before, now, rel=2e-2)
 
 
 @cuda

@@ -305,7 +305,8 @@ def test_the_graph_of_large_filters_computes_what_torch_computes(norm, scale):
     trainers = []
     for kind in KINDS:
         torch.manual_seed(0)
-        net = cell_net(norm, scale, "softplus", width=0.25, input_stats=([0.0], [1.0])).to(device)
+        stats, classes = ([0.0], [1.0]), len(segments.classes)
+        net = cell_net(norm, scale, "softplus", width=0.25, num_classes=classes, input_stats=stats).to(device)
         init_from_data_(net, segments.train.images[:4].float() / 255)
         trainers.append(kind(net, segments, config, 1e-5, World(0, 1, device)))
     with numerics(config, device):

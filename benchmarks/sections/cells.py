@@ -20,6 +20,7 @@ from bayesnorm.data.base import Data
 from bayesnorm.models.cell_net import CHANNELS, KERNEL
 from bayesnorm.train import Config
 from bayesnorm.train.fused import large
+from bayesnorm.train.fused.convolution import convolution
 from bayesnorm.train.numerics import numerics
 
 METHODS = ("none", "batch+projection", "weight+projection+bayes", "analytic+projection+bayes")
@@ -123,13 +124,13 @@ def _parts(channels: int, outputs: int, device: torch.device) -> dict[str, dict[
     options = {"dtype": torch.bfloat16, "device": device, "generator": generator}
     x = torch.randn(2, channels, 512, 512, **options).contiguous(memory_format=torch.channels_last)
     weight = torch.randn(outputs, channels, KERNEL, KERNEL, **options).contiguous(memory_format=torch.channels_last)
-    x.requires_grad_(), weight.requires_grad_()
     padded: Callable[[Tensor, Tensor], Tensor] = partial(F.conv2d, padding=KERNEL // 2)
     found: dict[str, dict[str, Callable[[], object]]] = {"response": {}, "input": {}, "weight": {}}
-    for name, convolve in (("ours", large.convolution), ("torch's", padded)):
-        y = convolve(x, weight)
-        grad = torch.ones_like(y)
-        found["response"][name] = partial(convolve, x.detach(), weight.detach())
-        for part, leaf in (("input", x), ("weight", weight)):
-            found[part][name] = partial(torch.autograd.grad, y, leaf, grad, retain_graph=True)
+    for name, convolve in (("ours", convolution), ("torch's", padded)):
+        found["response"][name] = partial(convolve, x, weight)
+        for part in ("input", "weight"):  # of which alone a gradient is wanted
+            both = [tensor.detach().requires_grad_(part == who) for who, tensor in (("input", x), ("weight", weight))]
+            y = convolve(*both)
+            leaf = both[part == "weight"]
+            found[part][name] = partial(torch.autograd.grad, y, leaf, torch.ones_like(y), retain_graph=True)
     return found

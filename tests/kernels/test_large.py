@@ -14,8 +14,10 @@ from torch import nn
 import bayesnorm
 from bayesnorm.models import cell_net
 from bayesnorm.train import Config
+from bayesnorm.train.fused import convolution as kernels
 from bayesnorm.train.fused import large
-from bayesnorm.train.fused.large import convolution, is_large, large_filters
+from bayesnorm.train.fused.convolution import convolution
+from bayesnorm.train.fused.large import is_large, large_filters
 from bayesnorm.train.numerics import numerics
 
 pytestmark = MARKS
@@ -29,6 +31,8 @@ SHAPES = [  # images, channels, outputs, height, width, taps
     (1, 24, 17, 5, 16, 5),
     (3, 3, 2, 1, 1, 7),
     (1, 64, 8, 4, 12, 9),
+    (1, 1, 1, 1, 1, 5),
+    (1, 2, 1, 2, 6, 5),
 ]
 
 
@@ -73,6 +77,55 @@ def test_response_and_gradients_are_those_of_torch(images, channels, outputs, he
         torch.testing.assert_close(got, expected, rtol=0, atol=6 * terms * torch.finfo(torch.float32).eps)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize(("images", "height"), [(2, 5), (1, 11)])
+def test_a_part_of_a_weights_gradient_has_several_rows(images, height, parts, monkeypatch):
+    """Ten rows or eleven in one part, in two and in seven: the last has fewer, or goes from one image to the next."""
+    monkeypatch.setattr(kernels, "PARTS", parts)
+    x, weight = made(images, 2, height, 70), made(3, 2, 5, 5).requires_grad_()
+    got = gradients(convolution(x, weight, None, torch.float32), (weight,))[0]
+    expected = gradients(F.conv2d(x, weight, padding=2), (weight,))[0]
+    torch.testing.assert_close(got, expected, rtol=0, atol=6 * x.numel() / 2 * torch.finfo(torch.float32).eps)
+
+
+@pytest.mark.parametrize("width", [1, 2, 6, 20])
+@pytest.mark.parametrize(("channels", "taps"), [(1, 5), (1, 7), (1, 9), (2, 5), (3, 5), (7, 5)])
+def test_what_is_behind_the_image_does_not_count(channels, taps, width, monkeypatch):
+    """Its memory goes on with NaN, which a product with zero would keep."""
+
+    def followed(x, taps, framed=kernels._framed):
+        inside = framed(x, taps)
+        room = torch.full((inside.numel() + 1000,), float("nan"), device=DEVICE)
+        room[: inside.numel()] = inside.flatten()
+        return room[: inside.numel()].view(inside.shape)
+
+    monkeypatch.setattr(kernels, "_framed", followed)
+    x, weight = made(1, channels, 2, width).requires_grad_(), made(1, channels, taps, taps).requires_grad_()
+    y = convolution(x, weight, None, torch.float32)
+    assert all(t.isfinite().all() for t in (y, *gradients(y, (x, weight))))
+
+
+def test_a_bias_may_have_strides():
+    x, weight, wide = made(1, 2, 5, 9), made(3, 2, 5, 5), made(6)
+    for bias in (wide[::2], wide[:1].expand(3)):
+        expected = F.conv2d(x, weight, bias, padding=2)
+        torch.testing.assert_close(convolution(x, weight, bias, torch.float32), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_no_images_have_no_gradient():
+    x, weight = made(0, 2, 5, 9).requires_grad_(), made(3, 2, 5, 5).requires_grad_()
+    y = convolution(x, weight, None, torch.float32)
+    assert y.shape == (0, 3, 5, 9)
+    assert [t.abs().sum().item() for t in gradients(y, (x, weight))] == [0, 0]
+
+
+def test_a_gradient_of_a_gradient_is_refused():
+    x, weight = made(1, 2, 5, 9).requires_grad_(), made(3, 2, 5, 5).requires_grad_()
+    total = convolution(x, weight, None, torch.float32).sum()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(total, x, create_graph=True)
+
+
 def test_half_precision_rounds_factors_and_result_only():
     """Products of halves are exact in fp32, so all that differs from fp32 on rounded inputs is the last rounding."""
     x, weight = made(1, 4, 5, 20), made(6, 4, 9, 9)
@@ -97,19 +150,27 @@ def test_parts_add_up_to_the_same_bits():
     assert torch.equal(first, again)
 
 
+class Own(nn.Conv2d):
+    """A convolution that is more than one."""
+
+    def _conv_forward(self, *args):
+        return 2 * super()._conv_forward(*args)
+
+
 @pytest.mark.parametrize(
     ("conv", "expected"),
     [
         (nn.Conv2d(4, 4, 9, padding=4), True),
-        (nn.Conv2d(4, 4, 5, padding="same", bias=False), True),
-        (nn.Conv2d(4, 4, 3, padding=1), False),
+        (nn.Conv2d(4, 4, 11, padding="same", bias=False), True),
+        (nn.Conv2d(4, 4, 7, padding=3), False),
+        (Own(4, 4, 9, padding=4), False),
         (nn.Conv2d(4, 4, 9), False),
-        (nn.Conv2d(4, 4, (9, 5), padding=(4, 2)), False),
+        (nn.Conv2d(4, 4, (9, 11), padding=(4, 5)), False),
         (nn.Conv2d(4, 4, 9, padding=4, stride=2), False),
-        (nn.Conv2d(4, 4, 5, padding=4, dilation=2), False),
+        (nn.Conv2d(4, 4, 9, padding=8, dilation=2), False),
         (nn.Conv2d(4, 4, 9, padding=4, groups=2), False),
         (nn.Conv2d(4, 4, 9, padding=4, padding_mode="reflect"), False),
-        (nn.Conv2d(4, 256, 9, padding=4), False),
+        (nn.Conv2d(4, 65, 9, padding=4), False),
         (nn.Conv1d(4, 4, 9, padding=4), False),
     ],
 )
@@ -118,12 +179,20 @@ def test_which_layers_are_of_this_kind(conv, expected):
 
 
 CUDA = torch.device("cuda")
+BF16 = Config(precision="bf16")
+
+
+@pytest.fixture
+def lent(monkeypatch):
+    """As on a device where they work, in full precision: halves would be rounded differently in every layer."""
+    monkeypatch.setattr(large, "works", lambda device: True)
+    monkeypatch.setattr(large, "_halved", lambda kind: True)
+    monkeypatch.setattr(large, "convolution", partial(convolution, dtype=torch.float32))
+    return monkeypatch
 
 
 @pytest.mark.parametrize("norm", [None, "batch", "weight", "analytic"])
-def test_the_cell_network_computes_the_same_with_them(norm, monkeypatch):
-    """In full precision; halves would be rounded differently in every layer."""
-    monkeypatch.setattr(large, "convolution", partial(convolution, dtype=torch.float32))
+def test_the_cell_network_computes_the_same_with_them(norm, lent):
     torch.manual_seed(0)
     x = made(2, 1, 12, 10)
     options = {"input_stats": bayesnorm.input_stats(x)} if norm == "analytic" else {}
@@ -131,22 +200,64 @@ def test_the_cell_network_computes_the_same_with_them(norm, monkeypatch):
     layers = [module for module in net.modules() if is_large(module)]
     assert len(layers) == 10, "all but the 1x1"
     plain = net(x)
-    with large_filters(net, Config(precision="bf16"), CUDA):
+    with large_filters(net, BF16, CUDA):
         assert not any(is_large(layer) for layer in layers), "each has been given the kernels"
         ours = net(x)
     assert all(is_large(layer) for layer in layers)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_they_are_taken_back_after_an_error():
-    conv = nn.Conv2d(4, 4, 9, padding=4)
-    with pytest.raises(ValueError, match="an image of 3 channels"), large_filters(conv, Config(precision="bf16"), CUDA):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_autocast_and_in_double_precision_torch_computes(dtype, lent):
+    def never(*args):
+        raise AssertionError
+
+    lent.setattr(large, "convolution", never)
+    lent.setattr(large, "_halved", lambda kind: dtype == torch.float64)
+    conv, x = nn.Conv2d(2, 3, 9, padding=4, dtype=dtype, device=DEVICE), made(1, 2, 5, 9).to(dtype)
+    with large_filters(conv, BF16, CUDA):
+        ours = conv(x)
+    assert torch.equal(ours, conv(x))
+
+
+def test_autocast_is_seen():
+    kind = DEVICE.type
+    assert not large._halved(kind)
+    for dtype, expected in ((torch.bfloat16, True), (torch.float16, False)):
+        with torch.autocast(kind, dtype=dtype):
+            assert large._halved(kind) is expected
+            with torch.autocast(kind, enabled=False):
+                assert not large._halved(kind)
+
+
+def test_they_are_taken_back_after_an_error(lent):
+    conv = nn.Conv2d(4, 4, 9, padding=4).to(DEVICE)
+    with pytest.raises(ValueError, match="an image of 3 channels"), large_filters(conv, BF16, CUDA):
         conv(made(1, 3, 5, 5))
     assert is_large(conv)
 
 
 @pytest.mark.parametrize(("precision", "device"), [("fp32", "cuda"), ("tf32", "cuda"), ("bf16", "cpu")])
-def test_elsewhere_everything_stays(precision, device):
+def test_elsewhere_everything_stays(precision, device, lent):
     conv = nn.Conv2d(4, 4, 9, padding=4)
     with large_filters(conv, Config(precision=precision), torch.device(device)):
         assert is_large(conv)
+
+
+def test_where_triton_fails_torch_computes_and_a_warning_says_why(monkeypatch):
+    def fails(*args):
+        raise RuntimeError("no C compiler")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(large, "convolution", fails)
+    large.works.cache_clear()
+    with pytest.warns(UserWarning, match="torch's, as Triton fails: no C compiler"):
+        assert not large.works(DEVICE)
+    monkeypatch.setattr(large, "convolution", partial(convolution, dtype=torch.float32))
+    large.works.cache_clear()
+    assert large.works(DEVICE)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    large.works.cache_clear()
+    assert not large.works(DEVICE)
+    large.works.cache_clear()

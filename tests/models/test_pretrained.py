@@ -228,7 +228,7 @@ def test_what_comes_with_the_package_is_whole():
 
 
 def test_the_cifar10_network_is_that_of_its_record():
-    """What its card says of training and test is what the run said, tensor by tensor and figure by figure."""
+    """What its card says of training and test is what the run said: the checksum of its state, every figure."""
     card = load("allcnn-cifar10").card
     record = RECORDS / f"cifar10-{card['training']['method']}-seed{card['training']['seed']}"
     result, judged = (json.loads((record / f"{name}.json").read_text()) for name in ("result", "evaluation-test"))

@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -315,7 +314,7 @@ class _InsideError(Exception):
 
 UNCHANGED = {"bayesnorm.cli.world.distributed", "bayesnorm.moments.record._python_functions"}
 """In one process, and where no Python function has a rule, these have nothing to do."""
-if find_spec("triton") is None:
+if not large.works(torch.device("cuda")):  # the kernels need a GPU
     UNCHANGED.add("bayesnorm.train.fused.large.large_filters")
 
 

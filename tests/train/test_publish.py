@@ -160,6 +160,16 @@ def test_what_was_published_says_what_it_is(run, tmp_path):
     assert taken.float().mean().item() == pytest.approx(card["accept"]["coverage"])
 
 
+def test_all_validation_images_say_what_can_be_accepted(bayes, tmp_path, monkeypatch):
+    """Of a few it would be one that fits them, and others are wrong more often; some at a time, as all at once."""
+    whole = publish(bayes, "whole", tmp_path, samples=10).card
+    monkeypatch.setattr(module, "CHECKED", 20)
+    pieces = publish(bayes, "pieces", tmp_path, samples=10).card
+    assert pieces["halving"]["images"] == 20
+    assert pieces["accept"] == pytest.approx(whole["accept"], rel=1e-4)
+    assert pieces["accept"]["images"] == len(bayes.data.val) > 20
+
+
 def test_the_threshold_is_the_largest_with_one_error_in_a_hundred():
     sure = torch.linspace(0.99, 0.6, 400, dtype=torch.float64)
     log_probs = torch.stack([sure, 1 - sure], 1).log()

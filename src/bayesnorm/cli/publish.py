@@ -55,6 +55,7 @@ def lines(made: Pretrained, folder: Path) -> list[str]:
         f"{file['bytes']:,} bytes; test accuracy {100 * best['accuracy']:.2f} % of the run",
         f"half precision changes no probability by more than {halving['largest_change']:.2g} ({halving['images']} "
         "validation images)",
-        f"accepted at {100 * accept['risk']:.0f} % error: {100 * accept['coverage']:.1f} % of them, {trusted}",
+        f"accepted at {100 * accept['risk']:.0f} % error: {100 * accept['coverage']:.1f} % of {accept['images']} "
+        f"validation images, {trusted}",
         f'bayesnorm.models.load("{made.name}", folder="{folder}")',
     ]

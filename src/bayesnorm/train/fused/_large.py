@@ -4,7 +4,7 @@ Channels stand last, so that what a row of the filter sees of an image, ``taps x
 whatever the number of channels: the product goes through it in blocks of ``BK``, and four channels fill a block as well
 as sixty-four. Weights are laid out likewise and have zeros beyond the last tap, where the next pixels are read.
 
-The image stands in a frame of zeros, with one more row below it: no read is outside.
+The image stands in a frame of zeros, with ``SLACK`` rows more below it: no read is outside.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
@@ -25,6 +25,7 @@ def large_kernel(
     OUT: tl.constexpr,
     TAPS: tl.constexpr,
     BLOCKS: tl.constexpr,
+    SLACK: tl.constexpr,
     BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
     BM: tl.constexpr,
@@ -33,7 +34,7 @@ def large_kernel(
 ):
     """Programs (some pixels of a row of an image): their responses, all channels."""
     WP: tl.constexpr = W + TAPS - 1
-    HP: tl.constexpr = H + TAPS
+    HP: tl.constexpr = H + TAPS - 1 + SLACK
     across: tl.constexpr = (W + BM - 1) // BM
     row, first = tl.program_id(0) // across, (tl.program_id(0) % across) * BM
     n, y = (row // H).to(tl.int64), row % H
@@ -65,6 +66,7 @@ def large_weight_kernel(
     OUT: tl.constexpr,
     TAPS: tl.constexpr,
     LENGTH: tl.constexpr,
+    SLACK: tl.constexpr,
     EACH: tl.constexpr,
     PRECISION: tl.constexpr,
     BM: tl.constexpr,
@@ -76,7 +78,7 @@ def large_weight_kernel(
     ``LENGTH`` numbers belong to a row of taps, ``EACH`` rows of images, of ``rows``, to a part.
     """
     WP: tl.constexpr = W + TAPS - 1
-    HP: tl.constexpr = H + TAPS
+    HP: tl.constexpr = H + TAPS - 1 + SLACK
     across: tl.constexpr = (W + BK - 1) // BK
     m, o, p = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
     tap = tl.minimum(m // LENGTH, TAPS - 1)

@@ -23,6 +23,8 @@ $(KERNELS): $(READY)
 	-$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --target .venv/kernels triton
 	touch $@
 
+# One thread for each process that a test starts: as many as there are cores are at work already.
+test: export OMP_NUM_THREADS = 1
 test: lint $(KERNELS)
 	$(BIN)/pytest -n 2 --dist loadfile
 	TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/pytest -n 2 tests/kernels

@@ -162,9 +162,9 @@ def test_what_was_published_says_what_it_is(run, tmp_path):
 
 def test_all_validation_images_say_what_can_be_accepted(bayes, tmp_path, monkeypatch):
     """Of a few it would be one that fits them, and others are wrong more often; some at a time, as all at once."""
-    whole = publish(bayes, "whole", tmp_path, samples=10).card
+    whole = publish(bayes, "whole", tmp_path, samples=2).card
     monkeypatch.setattr(module, "CHECKED", 20)
-    pieces = publish(bayes, "pieces", tmp_path, samples=10).card
+    pieces = publish(bayes, "pieces", tmp_path, samples=2).card
     assert pieces["halving"]["images"] == 20
     assert pieces["accept"] == pytest.approx(whole["accept"], rel=1e-4)
     assert pieces["accept"]["images"] == len(bayes.data.val) > 20

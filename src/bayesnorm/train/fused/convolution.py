@@ -73,7 +73,7 @@ def _framed(x: Tensor, taps: int) -> Tensor:
 
 def _response(framed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The convolution of what stands in its frame, ``(N, out, H, W)``."""
-    from ._large import large_kernel
+    from ._convolution import large_kernel
 
     outputs, channels, taps, _ = weight.shape
     images, high, wide, _ = framed.shape
@@ -89,17 +89,10 @@ def _response(framed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             laid,
             None if bias is None else bias.contiguous(),
             out,
-            H=height,
-            W=width,
-            C=channels,
-            OUT=outputs,
-            TAPS=taps,
+            **_form(framed, outputs, taps),
             BLOCKS=blocks,
-            SLACK=SLACK,
             BIAS=bias is not None,
-            PRECISION="ieee",
             BM=pixels,
-            BN=columns,
             BK=depth,
             num_warps=4,
             num_stages=_stages((pixels + columns) * depth, framed, 4),
@@ -109,10 +102,10 @@ def _response(framed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _weight_gradient(framed: Tensor, grad: Tensor, taps: int) -> Tensor:
     """``(out, C, taps, taps)`` in fp32: parts of the images, added up in the same order every time."""
-    from ._large import large_weight_kernel
+    from ._convolution import large_weight_kernel
 
     grad = grad.permute(0, 2, 3, 1).contiguous()
-    images, height, width, outputs = grad.shape
+    images, height, _, outputs = grad.shape
     channels = framed.size(3)
     length, columns = _depth(taps * channels) * _blocks(taps * channels), _power(outputs)
     tile = min(256 if columns <= 32 else 128, _power(taps * length))
@@ -127,23 +120,23 @@ def _weight_gradient(framed: Tensor, grad: Tensor, taps: int) -> Tensor:
             grad,
             parts,
             rows,
-            H=height,
-            W=width,
-            C=channels,
-            OUT=outputs,
-            TAPS=taps,
+            **_form(framed, outputs, taps),
             LENGTH=length,
-            SLACK=SLACK,
             EACH=each,
-            PRECISION="ieee",
             BM=tile,
-            BN=columns,
             BK=DEPTH,
             num_warps=4 if columns * tile <= 8192 else 8,
             num_stages=_stages((tile + columns) * DEPTH, framed, 3),
         )
     kept = parts.sum(0).view(taps, length, columns)[:, : taps * channels, :outputs]
     return kept.reshape(taps, taps, channels, outputs).permute(3, 2, 0, 1)
+
+
+def _form(framed: Tensor, outputs: int, taps: int) -> dict[str, Any]:
+    """What both kernels are told of the convolution."""
+    _, high, wide, channels = framed.shape
+    size = {"H": high - taps + 1 - SLACK, "W": wide - taps + 1, "C": channels, "OUT": outputs, "BN": _power(outputs)}
+    return {**size, "TAPS": taps, "SLACK": SLACK, "PRECISION": "ieee"}
 
 
 def _stages(numbers: int, x: Tensor, most: int) -> int:

@@ -8,7 +8,15 @@ import torch
 from scipy.stats import kstwobign
 
 from bayesnorm.bn_noise import Measured, chi
-from bayesnorm.paper.fig4 import _slope, gaussian, kolmogorov_smirnov, statistic, variance
+from bayesnorm.paper.fig4 import (
+    _slope,
+    gaussian,
+    independent,
+    kolmogorov_smirnov,
+    kolmogorov_smirnov_of_independent,
+    statistic,
+    variance,
+)
 
 LEVEL = 1e-3
 BATCHES = 600
@@ -47,6 +55,24 @@ def test_a_law_of_ten_per_cent_more_or_fewer_values_is_refused(n: int, factor: f
     twin = dataclasses.replace(noise, n=law, u=noise.u * math.sqrt(law / n))
     assert torch.allclose(statistic(twin), statistic(noise))  # the statistic is the same, its law is not
     assert kolmogorov_smirnov(twin)["p"] < LEVEL
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+def test_values_that_repeat_count_once(copies: int) -> None:
+    """n values of which every ``copies`` are the same: the law of n / copies holds, that of n only without copies.
+
+    A variance over B batches has a relative error of sqrt(2/B), and so has the count that is taken from it.
+    """
+    n = 512
+    noise = gaussian(n // copies, BATCHES)
+    values = (copies * statistic(noise)[:, 0]).tolist()  # n S^2 / sigma^2, as S is that of the values without copies
+    assert independent(values, n) == pytest.approx(n / copies, rel=5 * math.sqrt(2 / BATCHES))
+    found = kolmogorov_smirnov_of_independent(values, n)
+    assert found["count"] == independent(values, n)
+    assert found["p"] > LEVEL
+    whole = dataclasses.replace(noise, n=n)
+    assert statistic(whole)[:, 0].tolist() == pytest.approx(values)
+    assert (kolmogorov_smirnov(whole)["p"] > LEVEL) == (copies == 1)
 
 
 def test_variance_of_the_output_is_that_of_the_model() -> None:

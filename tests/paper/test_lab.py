@@ -151,6 +151,15 @@ def test_a_folder_that_was_not_given_is_asked_for(tmp_path: Path, cells: bool, m
     assert not lab.out.exists()
 
 
+def test_a_run_that_a_folder_of_records_lacks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    lab = Lab(tmp_path / "out", PRESETS["short"], refused, runs=tmp_path / "records")
+    with pytest.raises(DataError) as caught:
+        lab.complete([BATCH])
+    name = BATCH.name(PRESETS["short"])
+    assert str(caught.value).startswith(f"{name} is not in {tmp_path / 'records'}: --preset short needs --dir")
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     lab = Lab(tmp_path, PRESETS["paper"], refused, directory=tmp_path / "no", cells=tmp_path / "none")
     with pytest.raises(DataError, match=r"^--dir \S+/no: there is no such folder; give that of cifar10$"):

@@ -288,6 +288,10 @@ def test_axes_of_the_noise_model(drawn: Callable[[str], Figure], document: Calla
     assert [list(line.get_ydata()) for line in middle.lines[:9]] == measured["variance"]
     assert [line.get_xdata()[0] for line in right.lines[:9]] == measured["positions"]
     assert "n = 128" in left.get_title()
+    model, fewer = left.lines
+    assert not model.is_dashed()
+    assert fewer.is_dashed()
+    assert fewer.get_label() == f"model of {measured['independent']['count']:.0f} values"
     area = sum(patch.get_width() * patch.get_height() for patch in left.patches)
     assert area == pytest.approx(1.0), "a density"
 
@@ -388,6 +392,9 @@ def test_the_test_of_the_law_is_reported(document: Callable[[str], Document]) ->
     assert numbers["KS test, unit of layer 7, p"] == unit["p"]
     assert 0 <= unit["p"] <= 1
     assert numbers["KS test, independent normal input, p"] > 1e-3
+    fewer = measured["independent"]
+    assert numbers["independent values in a batch, of those it has"] == pytest.approx(fewer["count"] / 128)
+    assert numbers["KS test, unit against the law of so many, p"] == fewer["p"]
     assert len(measured["accepted"]) == 9
     assert numbers["KS test, units that pass at 1%, mean over layers"] == pytest.approx(sum(measured["accepted"]) / 9)
 

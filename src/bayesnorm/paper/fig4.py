@@ -30,7 +30,7 @@ ASYMPTOTIC = 128
 """Batch sizes from which on slopes are fitted. In smaller ones the last layer's variance falls faster than 1/k: each of
 its channels answers to one class, of which a batch of 32 has about three samples."""
 LAYER = 7
-"""Of 2x2 positions; the paper, which counts from 0, calls it 6."""
+"""Of 2x2 positions in a network without padding; the paper, which counts from 0, calls it 6."""
 BATCH_SIZE = 32
 LEVEL = 0.01
 
@@ -51,6 +51,23 @@ def kolmogorov_smirnov(noise: Noise, channel: int = 0) -> dict[str, float]:
 
     found = kstest(statistic(noise)[:, channel].cpu().numpy(), chi2(noise.n - 1).cdf)
     return {"statistic": float(found.statistic), "p": float(found.pvalue)}
+
+
+def independent(values: list[float], n: int) -> float:
+    """How many independent normal values would make ``n S^2 / sigma^2`` vary as these do: n of them, by ``2 n``.
+
+    Neighbours resemble each other, so that the n values of a batch count for fewer.
+    """
+    return 2 * n**2 / statistics.variance(values)
+
+
+def kolmogorov_smirnov_of_independent(values: list[float], n: int) -> dict[str, float]:
+    """The test against the law of so many independent values. One number of the law is fitted: p is a little large."""
+    from scipy.stats import chi2, kstest
+
+    count = independent(values, n)
+    found = kstest([value * count / n for value in values], chi2(count).cdf)
+    return {"count": count, "statistic": float(found.statistic), "p": float(found.pvalue)}
 
 
 def gaussian(n: int, batches: int, seed: int = 0) -> Noise:
@@ -83,15 +100,26 @@ def measure(lab: Lab) -> Measured:
     large = [index for index, size in enumerate(sizes) if size >= ASYMPTOTIC]
     slopes = [_slope([sizes[i] for i in large], [values[i] for i in large]) for values in made["variance"]]
     times = [statistics.fmean(k * v for k, v in zip(sizes, values, strict=True)) for values in made["variance"]]
+    unit = made["unit"]
+    fewer = kolmogorov_smirnov_of_independent(unit["values"], unit["n"])
     numbers = {
         **{f"slope of the variance against batch size, layer {i}": slope for i, slope in enumerate(slopes, 1)},
         "slope of batch size x variance against spatial size": _slope(made["positions"], times),
-        f"KS test, unit of layer {LAYER}, p": made["unit"]["p"],
+        "the same without the first layer": _slope(made["positions"][1:], times[1:]),
+        f"KS test, unit of layer {LAYER}, p": unit["p"],
+        "independent values in a batch, of those it has": fewer["count"] / unit["n"],
+        "KS test, unit against the law of so many, p": fewer["p"],
         f"KS test, units that pass at {LEVEL:.0%}, mean over layers": statistics.fmean(made["accepted"]),
         "KS test, independent normal input, p": made["gaussian"]["p"],
     }
     kept = ("layers", "positions", "variance", "unit", "accepted", "gaussian")
-    return {"numbers": numbers, "sizes": list(sizes), "times": times, **{key: made[key] for key in kept}}
+    return {
+        "numbers": numbers,
+        "sizes": list(sizes),
+        "times": times,
+        "independent": fewer,
+        **{key: made[key] for key in kept},
+    }
 
 
 def _slope(x: Any, y: Any) -> float:
@@ -114,12 +142,17 @@ def draw(measured: Measured) -> Figure:
         left, middle, right = figure.subplots(1, 3)
         unit = measured["unit"]
         left.hist(unit["values"], bins=30, density=True, color=COLOURS[5], edgecolor="white", label="observed")
-        law = chi2(unit["n"] - 1)
-        low, high = law.ppf(0.0005), law.ppf(0.9995)
-        x = [low + (high - low) * i / 200 for i in range(201)]
-        left.plot(x, [float(law.pdf(value)) for value in x], color=COLOURS[1], label="model")
+        fewer = measured["independent"]["count"]
+        for law, style, label in (
+            (chi2(unit["n"] - 1), "-", "model"),
+            (chi2(fewer, scale=unit["n"] / fewer), "--", f"model of {fewer:.0f} values"),
+        ):
+            low, high = law.ppf(0.0005), law.ppf(0.9995)
+            x = [low + (high - low) * i / 200 for i in range(201)]
+            left.plot(x, [float(law.pdf(value)) for value in x], color=COLOURS[1], linestyle=style, label=label)
         left.set(xlabel="n S\N{SUPERSCRIPT TWO} / \N{GREEK SMALL LETTER SIGMA}\N{SUPERSCRIPT TWO}", ylabel="density")
         left.set_title(f"layer {LAYER}, n = {unit['n']}, KS p = {unit['p']:.2g}", fontsize=10)
+        left.set_ylim(top=1.4 * left.get_ylim()[1])  # room for the legend
         left.legend(loc="upper right")
         handles = []
         for number, values in enumerate(measured["variance"]):

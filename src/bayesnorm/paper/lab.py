@@ -91,7 +91,12 @@ class Lab:
             if self.lost(run) is None and not self.is_done(run):  # what is missing is said before others are trained
                 if self.folder(run).is_record():
                     self.job(run).refuse_record()
-                self.place(run.cells)
+                try:
+                    self.place(run.cells)
+                except DataError as error:
+                    if self.runs is None or not self.runs.exists():
+                        raise
+                    raise DataError(f"{run.name(self.preset)} is not in {self.runs}: {error}") from None
         if self.fleet:
             self._search(list(dict.fromkeys(run.lr_of for run in whole if run.lr_of is not None)))
         levels = {run: self._level(run) for run in whole}

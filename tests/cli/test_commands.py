@@ -19,6 +19,7 @@ from bayesnorm.cli import main
 from bayesnorm.cli import world as cli_world
 from bayesnorm.cli.runs import _scores as scores
 from bayesnorm.cli.world import choose_device, distributed
+from bayesnorm.evaluate import deep_ensemble
 from bayesnorm.train import load
 from bayesnorm.train import recipe as recipes
 from bayesnorm.train.run_folder import RunFolder
@@ -245,6 +246,96 @@ def test_every_split_can_be_evaluated(split, there, bayesnorm_):
     stored = json.loads((there / f"evaluation-{split}.json").read_text())
     assert set(stored["metrics"]) == {"single"}
     assert stored["metrics"]["single"]["count"] == {"train": 1294, "val": 144, "test": 359}[split]
+
+
+@pytest.fixture(scope="module")
+def batch_norms(tmp_path_factory):
+    """Two finished runs with batch norm that differ by their seed."""
+    root = tmp_path_factory.mktemp("batch_norms")
+    for seed in ("0", "1"):
+        command = ["train", *GIVEN, "--norm", "batch", "--scale", "point", "--seed", seed, "--out"]
+        assert main([*command, str(root / f"seed{seed}")]) == 0
+    return root
+
+
+def test_baselines_stand_below_the_evaluation(batch_norms, tmp_path, bayesnorm_, monkeypatch):
+    shutil.copytree(batch_norms, tmp_path / "runs")
+    status, out, err = bayesnorm_("eval", "runs/seed0", "--samples", "3", "--baselines")
+    assert (status, err) == (0, "")
+    rows = [line.split("%")[0].split()[:-1] for line in out.splitlines() if "%" in line]
+    assert [" ".join(row) for row in rows] == ["batch+projection single", "MC-BN", "SBN", "SBN chi"]
+    stored = json.loads(Path("runs/seed0/baselines-test.json").read_text())
+    assert list(stored["metrics"]) == ["MC-BN", "SBN", "SBN chi"]
+    assert (stored["samples"], stored["step"], stored["split"]) == (3, 12, "test")
+    for way in stored["metrics"].values():
+        assert f"{way['nll']:.4f}" in out
+    monkeypatch.setattr("bayesnorm.train.documents.of_network", lambda *args: pytest.fail("measured again"))
+    assert bayesnorm_("eval", "runs/seed0", "--samples", "3", "--baselines")[:2] == (0, out)
+    assert "MC-BN" not in bayesnorm_("eval", "runs/seed0", "--samples", "3")[1]
+    assert bayesnorm_("record", "runs/seed0", "--to", "records")[0] == 0
+    assert Path("records/seed0/baselines-test.json").read_bytes() == Path("runs/seed0/baselines-test.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "has no baselines: its network has neither batch norm nor dropout"),
+        (["--split", "val"], "--baselines are averages over draws, on the test set"),
+        (["--samples", "0"], "--baselines are averages over draws, on the test set"),
+    ],
+)
+def test_baselines_that_cannot_be_had(more, message, there, bayesnorm_):
+    status, _, err = bayesnorm_("eval", DEFAULT, "--samples", "12", *more, "--baselines")
+    assert status == 1
+    assert message in one_line(err)
+    assert not (there / "baselines-test.json").exists()
+
+
+def test_an_ensemble_stands_below_its_members(batch_norms, bayesnorm_):
+    runs = [batch_norms / f"seed{seed}" for seed in (0, 1)]
+    status, out, err = bayesnorm_("ensemble", *runs, "--samples", "12", "-o", "made/ensemble.json")
+    assert (status, err) == (0, "")
+    document = json.loads(Path("made/ensemble.json").read_text())
+    assert list(document["metrics"]) == ["single"], "networks without a posterior"
+    assert document["images"] == 359
+    assert [(member["run"], member["seed"], member["method"]) for member in document["members"]] == [
+        ("seed0", 0, "batch+projection"),
+        ("seed1", 1, "batch+projection"),
+    ]
+    nll = document["metrics"]["single"]["nll"]
+    each = [json.loads((run / "evaluation-test.json").read_text())["metrics"]["single"]["nll"] for run in runs]
+    assert nll < sum(each) / 2, "Jensen"
+    nets = [load(run).net for run in runs]
+    data = load(runs[0]).data
+    log_probs = deep_ensemble(nets, data.standardized(data.test.images))
+    assert nll == pytest.approx(torch.nn.functional.nll_loss(log_probs, data.test.targets).item(), rel=1e-5)
+    for value in (nll, *each):
+        assert f"{value:.4f}" in out
+    assert "ensemble of 2" in out
+
+
+def test_an_ensemble_of_posteriors_averages_draws_too(there, bayesnorm_):
+    assert bayesnorm_("train", *GIVEN, "--seed", "1", "--out", "runs/other")[0] == 0
+    status, out, _ = bayesnorm_("ensemble", DEFAULT, "runs/other", "--samples", "12", "-o", "e.json")
+    assert status == 0
+    assert list(json.loads(Path("e.json").read_text())["metrics"]) == ["single", "mc12"]
+    assert "MC-12" in out
+
+
+def test_an_ensemble_that_cannot_be_had(batch_norms, there, bayesnorm_):
+    run = batch_norms / "seed0"
+    shutil.copytree(run, "twin")
+    assert bayesnorm_("train", *GIVEN, "--split-seed", "1", "--out", "elsewhere")[0] == 0
+    for others, message in (
+        ([], "an ensemble of one network is that network: name two runs or more"),
+        (["twin"], "seed0 and twin are the same network: name it once"),
+        (["elsewhere"], "were trained on other data or other splits"),
+        (["nowhere"], "nowhere is no run"),
+    ):
+        status, _, err = bayesnorm_("ensemble", run, *others, "-o", "e.json")
+        assert status == 1
+        assert message in one_line(err)
+        assert not Path("e.json").exists()
 
 
 # runs

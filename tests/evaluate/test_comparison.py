@@ -1,5 +1,6 @@
 """Baselines judged as everything else is: what the functions of ``baselines`` say, with a temperature of validation."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -13,7 +14,7 @@ from bayesnorm import bn_noise
 from bayesnorm.data.augment import Augment
 from bayesnorm.data.base import Data
 from bayesnorm.data.passes import images_of
-from bayesnorm.evaluate import Judgement, calibrated_nll, comparison, error_coverage, fit_temperature, nll
+from bayesnorm.evaluate import Judgement, calibrated_nll, comparison, error_coverage, evaluate, fit_temperature, nll
 from bayesnorm.evaluate.baselines import (
     deep_ensemble,
     mc_batch_norm,
@@ -21,7 +22,7 @@ from bayesnorm.evaluate.baselines import (
     stochastic_batch_norm,
     training_batches,
 )
-from bayesnorm.evaluate.comparison import judged, of_batch_norm, of_dropout, of_ensemble
+from bayesnorm.evaluate.comparison import judged, of_batch_norm, of_dropout, of_ensemble, of_network
 
 DATA = made_up(augment=Augment(shift=1), augment_val=True)
 
@@ -97,3 +98,39 @@ def test_another_split_can_be_judged() -> None:
     expected = nll(bayesnorm.predict(net, x, samples=0).log_probs, targets)
     assert found.nll == pytest.approx(expected, rel=1e-6)
     assert found.temperature is None
+
+
+def test_a_split_that_is_the_validation_split_has_no_temperature() -> None:
+    data = dataclasses.replace(DATA, test=DATA.val)
+    found = judged(lambda x: deep_ensemble([network("weight")], x), data).measures
+    assert found.temperature is None
+    assert found.calibrated_nll is None
+
+
+def test_objects_are_matched_as_in_an_evaluation() -> None:
+    """The first pixel of every image is an object, and so are the others: what the SEG measure needs."""
+    data, net = made_up(pixels=True), network("weight", pixels=True)
+    objects = torch.ones_like(data.test.targets)
+    data = dataclasses.replace(data, test=dataclasses.replace(data.test, objects=objects))
+    found = judged(lambda x: deep_ensemble([net], x), data).measures
+    assert found.seg == evaluate(net, data, samples=0)["single"].measures.seg
+    assert found.seg is not None
+
+
+@pytest.mark.parametrize(
+    ("net", "ways"),
+    [
+        (random_network(), ["MC-BN", "SBN", "SBN chi", "MC-drop"]),
+        (network("batch"), ["MC-BN", "SBN", "SBN chi"]),
+        (nn.Sequential(nn.Dropout(0.5), network("weight")), ["MC-drop"]),
+        (network("analytic", "bayes"), []),
+    ],
+    ids=["both", "batch norm", "dropout", "none"],
+)
+def test_a_network_has_the_baselines_that_it_allows(net: nn.Module, ways: list[str]) -> None:
+    found = of_network(net, DATA, 8, samples=3, seed=2)
+    assert list(found) == ways
+    if "MC-BN" in found:
+        agrees(found["MC-BN"], DATA, 2, lambda x: mc_batch_norm(net, x, training_batches(DATA, 8, 2), 3))
+    if "MC-drop" in found:
+        agrees(found["MC-drop"], DATA, 2, lambda x: mc_dropout(net, x, 3, 2))

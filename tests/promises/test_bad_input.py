@@ -58,6 +58,7 @@ def test_bad_options(command: Commands, tmp_path: Path, options: str, names: lis
     [
         "eval /nonexistent",
         "eval .",
+        "ensemble /nonexistent /nowhere",
         "runs /nonexistent",
         "data cifar10",
         "data cells --dir /nonexistent",

@@ -1,7 +1,8 @@
-"""``bayesnorm eval``."""
+"""``bayesnorm eval`` and ``bayesnorm ensemble``."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,11 @@ from ..data.foreign import foreign
 from ..evaluate.evaluation import measures_from_json
 from ..evaluate.ood import between
 from ..evaluate.panel import Measures
+from ..report.drawing import replace
 from ..train import load
-from ..train.documents import Document, Trained, evaluation, evaluation_work
-from ..train.methods import method_name
+from ..train.documents import Document, Trained, baselines, evaluation, evaluation_work
+from ..train.ensemble import ensemble as together
+from ..train.methods import method_of
 from ..train.run_folder import RunFolder
 from .options import Debug, Device, Dir, Part
 from .tables import console, evaluation_table, scales_table, separation_table
@@ -30,6 +33,14 @@ def evaluate(
         Path | None,
         typer.Option(help="Folder of images of another kind: how well does the uncertainty tell them apart?"),
     ] = None,
+    others: Annotated[
+        bool,
+        typer.Option(
+            "--baselines",
+            help="Also other averages over random networks, on the test set: MC batch norm, stochastic batch norm, MC "
+            "dropout, as far as the network allows them.",
+        ),
+    ] = False,
     directory: Dir = None,
     device: Device = "auto",
     debug: Debug = False,
@@ -39,14 +50,53 @@ def evaluate(
     Ways are a single pass with the mean scales, moments (the posterior carried to the outputs), and 10 and more draws.
     T is the temperature that fits the validation set best, NLL/T the NLL at that temperature.
     """
-    found = load(run, directory, choose_device(device))
+    if others and (split is not Part.test or samples == 0):
+        raise ValueError("--baselines are averages over draws, on the test set: leave --split out, give --samples")
+    trained = _trained(run, directory, device)
     screen = console()
-    trained = Trained(found.folder, found.net, found.data, found.config, found.step)
-    images = None if outside is None else foreign(outside, found.data)
-    show(screen, found.folder, evaluated(trained, split.value, samples, screen))
+    images = None if outside is None else foreign(outside, trained.data)
+    document = evaluated(trained, split.value, samples, screen)
+    if others:
+        with screen.status("baselines"):
+            found = baselines(trained, samples)
+        document = {**document, "metrics": {**document["metrics"], **found["metrics"]}}
+    show(screen, trained.folder, document)
     if images is not None:
-        title = f"{len(images)} images of {outside} against {len(found.data.test)} of the test set"
-        screen.print(separation_table(between(found.net, found.data, images, samples), title))
+        title = f"{len(images)} images of {outside} against {len(trained.data.test)} of the test set"
+        screen.print(separation_table(between(trained.net, trained.data, images, samples), title))
+
+
+def ensemble(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of two runs or more on the same data.")],
+    samples: Annotated[
+        int, typer.Option(help="Draws of the scales of each network; 0: single passes with their means.", min=0)
+    ] = 30,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write it to a file (JSON).")] = None,
+    directory: Dir = None,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Runs together, as a deep ensemble: the mean of the probabilities of their networks, on the test set.
+
+    Each run is evaluated as by `bayesnorm eval`, unless it was; the ensemble stands below them.
+    """
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    members = [_trained(run, directory, device) for run in runs]
+    screen = console()
+    with screen.status("the ensemble"):
+        document = together(members, samples)
+    rows = {str(run.folder.path): metrics_of(evaluated(run, "test", samples, screen)) for run in members}
+    rows[f"ensemble of {len(members)}"] = metrics_of(document)
+    screen.print(evaluation_table(rows, f"{document['data']}, test set, {document['images']} images"))
+    if out is not None:
+        replace(out, (json.dumps(document, allow_nan=False) + "\n").encode())
+        screen.print(f"written: {out}", highlight=False, soft_wrap=True)
+
+
+def _trained(run: Path, directory: str | None, device: str) -> Trained:
+    found = load(run, directory, choose_device(device))
+    return Trained(found.folder, found.net, found.data, found.config, found.step)
 
 
 def evaluated(run: Trained, part: str, samples: int, screen: Console) -> Document:
@@ -65,7 +115,7 @@ def metrics_of(document: Document) -> dict[str, Measures]:
 def show(screen: Console, folder: RunFolder, document: Document) -> None:
     """Print the evaluation of a run."""
     about, metrics = folder.about(), metrics_of(document)
-    method = method_name(about["recipe"]["norm"], about["recipe"]["scale"], about["config"]["project"])
+    method = method_of(about)
     part = document["split"]
     if part == "test" and about["recipe"]["data"] == "cells":
         part = "validation frames (there are no others to test on)"

@@ -14,7 +14,7 @@ from ..evaluate.evaluation import draws_of
 from ..report.drawing import replace
 from ..report.listing import listed
 from ..train.events import measured
-from ..train.methods import method_name
+from ..train.methods import method_of
 from ..train.run_folder import RunFolder
 from .options import Debug
 from .tables import console, new_table
@@ -63,14 +63,13 @@ def row(path: Path, base: Path) -> list[str]:
         except RunError as error:
             return [name, "", "", "", "", "", "", f"damaged: {error}"]
         test = folder.read("evaluation-test.json")
-    recipe, config = about["recipe"], about["config"]
-    method = method_name(recipe["norm"], recipe["scale"], config["project"]) if recipe else "own network"
     state = result["state"] if result else "running" if folder.is_held() else "resumable"
     if state == "running":
         history = folder.lines()
     if test is not None and history and test["step"] < history[-1]["step"]:
         test = None  # the run has gone on since
-    return [name, about["data"]["name"], method, f"{len(history)}/{config['epochs']}", *_scores(history, test), state]
+    epochs = f"{len(history)}/{about['config']['epochs']}"
+    return [name, about["data"]["name"], method_of(about), epochs, *_scores(history, test), state]
 
 
 def _name(path: Path, base: Path) -> str:

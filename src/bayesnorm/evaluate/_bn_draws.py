@@ -33,6 +33,11 @@ def normalizations(net: nn.Module) -> dict[str, Normalization]:
     return found
 
 
+def normalizes_by_batches(net: nn.Module) -> bool:
+    """Whether there is a batch normalization."""
+    return bool(_batch_norms(net))
+
+
 @contextmanager
 def restored(modules: Mapping[str, Normalization]) -> Iterator[None]:
     """Running statistics may be overwritten inside; afterwards, also after an exception, they are as they were."""

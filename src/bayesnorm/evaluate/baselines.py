@@ -120,7 +120,7 @@ def mc_dropout(net: nn.Module, x: Inputs, samples: int = 30, seed: int = 0, max_
         max_rows: most inputs at a time; None: by their size.
     """
     _check(samples)
-    layers = [module for module in net.modules() if isinstance(module, _DropoutNd)]
+    layers = dropouts(net)
     if not layers:
         raise ValueError(f"mc_dropout: {type(net).__name__} has no dropout layer: choose a network that has")
     key = stream.derive(torch.tensor(seed, dtype=torch.int64), DROPOUT)
@@ -135,6 +135,11 @@ def mc_dropout(net: nn.Module, x: Inputs, samples: int = 30, seed: int = 0, max_
         for layer in layers:
             layer.training = True
         return averaged(x, max_rows, outputs)
+
+
+def dropouts(net: nn.Module) -> list[nn.Module]:
+    """torch's dropout layers of a network."""
+    return [module for module in net.modules() if isinstance(module, _DropoutNd)]
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from .. import bn_noise
 from ..data.base import Data
-from ..data.passes import images_of
-from .baselines import deep_ensemble, mc_batch_norm, mc_dropout, stochastic_batch_norm, training_batches
+from ..data.passes import images_of, moves
+from ._bn_draws import normalizes_by_batches
+from .baselines import deep_ensemble, dropouts, mc_batch_norm, mc_dropout, stochastic_batch_norm, training_batches
 from .panel import Judgement, Predicted, judge
 
 MEASURED = 100
@@ -28,13 +29,28 @@ def judged(average: Averaged, data: Data, seed: int = 0, part: str = "test") -> 
         average: one of the functions of ``baselines`` with all its arguments but the inputs.
         data: on the device of the network.
         seed: of the augmentation of validation images.
+        part: the split that is judged; there is no temperature where it is the one by which that would be fitted.
     """
 
     def predicted(name: str) -> Iterator[Predicted]:
         log_probs = average(images for images, _ in images_of(data, name, seed))
-        yield log_probs, None, torch.cat([targets for _, targets in images_of(data, name, seed)])
+        targets = torch.cat([targets for _, targets in images_of(data, name, seed)])
+        yield log_probs, None, targets, None if moves(data, name) else data.part(name).objects
 
-    return judge(predicted, part)
+    return judge(predicted, part, calibrate=part != "test" or data.has_test)
+
+
+def of_network(net: nn.Module, data: Data, batch: int, samples: int = 30, seed: int = 0) -> dict[str, Judgement]:
+    """The baselines that a network allows: by the noise of its batch norms, by its dropout; none of these: none.
+
+    Arguments:
+        batch: size of the training batches.
+        samples: number of draws.
+    """
+    return {
+        **(of_batch_norm(net, data, batch, samples, seed) if normalizes_by_batches(net) else {}),
+        **(of_dropout(net, data, samples, seed) if dropouts(net) else {}),
+    }
 
 
 def of_batch_norm(net: nn.Module, data: Data, batch: int, samples: int = 30, seed: int = 0) -> dict[str, Judgement]:

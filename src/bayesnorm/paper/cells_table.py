@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import RunError
 from ..train.documents import stored_evaluation
 from ..train.environment import typed
-from ..train.methods import method_name
+from ..train.methods import method_of
 from ..train.run_folder import RunFolder, settings_digest
 
 Row = dict[str, Any]
@@ -71,7 +71,7 @@ def _shared(about: Mapping[str, Any]) -> Row:
     common = {name: recipe.get(name) for name in MODEL} | {name: config[name] for name in TRAINING}
     clean = recipe["cell_split"] != "random"
     return {
-        "method": method_name(recipe["norm"], recipe["scale"], config["project"]),
+        "method": method_of(about),
         "split_kind": recipe["cell_split"] if clean else "random",
         **common,
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..train.methods import method_name
+from ..train.methods import method_of
 from ..train.run_folder import RunFolder
 
 
@@ -53,7 +53,7 @@ def read(path: str | Path, name: str | None = None) -> Summary:
     config, recipe = about["config"], about["recipe"] or {}
     return Summary(
         name=folder.path.resolve().name if name is None else name,
-        method=method_name(recipe["norm"], recipe["scale"], config["project"]) if recipe else "own network",
+        method=method_of(about),
         data=about["data"]["name"],
         config=config,
         recipe=recipe,

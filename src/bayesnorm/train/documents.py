@@ -14,6 +14,7 @@ from torch import nn
 from .._posterior import posterior
 from ..data.base import Data
 from ..errors import RunError
+from ..evaluate.comparison import of_network
 from ..evaluate.evaluation import as_json, evaluate, ways
 from ..evaluate.examples import examples
 from ..evaluate.robustness import attack_curve, noise_curve
@@ -84,6 +85,18 @@ def evaluation_work(run: Trained, part: str, samples: int) -> int:
     calibrates = part == "train" or (part == "test" and run.data.has_test)
     images = len(run.data.part(part)) + (len(run.data.val) if calibrates else 0)
     return images * len(ways(run.net, run.data, samples))
+
+
+def baselines(run: Trained, samples: int = 30) -> Document:
+    """Other ways to average over random networks, as far as this one allows them, on the test set."""
+
+    def make() -> Document:
+        judged = of_network(run.net, run.data, run.config.batch, samples, run.config.seed)
+        if not judged:
+            raise RunError(f"{run.folder.path} has no baselines: its network has neither batch norm nor dropout")
+        return {"split": "test", "step": run.step, **as_json(judged)}
+
+    return stored(run, "baselines-test.json", {"samples": samples}, make)
 
 
 def certainty(run: Trained, samples: int = 30) -> Document:

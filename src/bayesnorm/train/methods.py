@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 NORMS = ("none", "batch", "weight", "analytic")
@@ -17,6 +18,12 @@ def method_name(norm: str, scale: str, project: bool) -> str:
     """
     parts = [norm, *(["projection"] if project and norm != "none" else []), *([scale] if scale != "point" else [])]
     return "+".join(parts)
+
+
+def method_of(about: Mapping[str, Any]) -> str:
+    """Name of the method of a run, by its configuration."""
+    recipe = about["recipe"]
+    return method_name(recipe["norm"], recipe["scale"], about["config"]["project"]) if recipe else "own network"
 
 
 def settings_of(method: str) -> dict[str, Any]:

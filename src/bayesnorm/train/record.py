@@ -25,7 +25,7 @@ ALWAYS = ("lr_search.json", "events.jsonl")
 ENDED = ("metrics.jsonl", "result.json")
 MEASURED = (
     *("evaluation-train.json", "evaluation-val.json", "evaluation-test.json"),
-    *("robustness-test.json", "bn-noise.json", "bn-scaling.json"),
+    *("robustness-test.json", "baselines-test.json", "bn-noise.json", "bn-scaling.json"),
 )
 """What was found out about the network at the end."""
 KEPT = {"config.json", ".lock", *ALWAYS, *ENDED, *MEASURED}

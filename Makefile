@@ -27,7 +27,7 @@ $(KERNELS): $(READY)
 test: export OMP_NUM_THREADS = 1
 test: lint $(KERNELS)
 	$(BIN)/pytest -n 2 --dist loadfile
-	TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/pytest -n 2 tests/kernels
+	TRITON_INTERPRET=1 PYTHONPATH=.venv/kernels $(BIN)/pytest -n 2 --maxschedchunk 1 tests/kernels
 
 demo: $(READY)
 	$(BIN)/bayesnorm demo

@@ -5,10 +5,10 @@ TRITON_INTERPRET=1 pytest tests/kernels
 
 import pytest
 import torch
+from chains import SHORT, chain
 from interpreted import DEVICE, MARKS
 
 from bayesnorm.data import Split, make_data
-from bayesnorm.models import all_cnn
 from bayesnorm.train import Config, fit
 from bayesnorm.train.events import measured
 from bayesnorm.train.fleet import Member, fit_fleet
@@ -17,17 +17,17 @@ from bayesnorm.train.fused.dock import Bench
 pytestmark = MARKS
 
 
-def images(count=6):
-    """Six images in batches of four: the last is short."""
+def images(count=3, side=4):
+    """Three images in batches of two: the last is short."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    x = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
     split = Split(x, torch.randint(0, 10, (count,), generator=generator))
     return make_data("made up", split, split[:4], split[:4], tuple("0123456789")).to(DEVICE)
 
 
 def net(seed=0):
     torch.manual_seed(seed)
-    return all_cnn("weight", "point", "same", 1 / 24).to(DEVICE)
+    return chain(SHORT, "weight", "point").to(DEVICE)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def runs(monkeypatch):
 
 
 def members(path, data, **more):
-    options = {"epochs": 2, "batch": 4, "engine": "fused", **more}
+    options = {"epochs": 2, "batch": 2, "engine": "fused", **more}
     return {str(i): Member(net(i), data, Config(seed=i, **options), path / str(i)) for i in range(3)}
 
 
@@ -68,14 +68,15 @@ def mixed(path, data):
     made = {}
     for name, (norm, scale, more) in [*MIXED.items(), ("again", MIXED["weight+noise"])]:
         torch.manual_seed(0)
-        network = all_cnn(norm, scale, "same", 1 / 48).to(DEVICE)
-        config = Config(epochs=1, batch=4, engine="fused", lr=1e-3, seed=int(name == "again"), **more)
+        network = chain(SHORT, norm, scale).to(DEVICE)
+        config = Config(epochs=1, batch=3, engine="fused", lr=1e-3, seed=int(name == "again"), **more)
         made[name] = Member(network, data, config, path / name)
     return made
 
 
 def test_members_that_normalize_in_different_ways_share_their_convolutions(tmp_path, runs):
-    data = images(4)
+    """On maps of 64 pixels, whose sums the convolutions make, and of fewer."""
+    data = images(3, 8)
     together = fit_fleet(mixed(tmp_path, data))
     assert runs == [5, 2]
     runs.clear()
@@ -86,7 +87,7 @@ def test_members_that_normalize_in_different_ways_share_their_convolutions(tmp_p
 
 
 def test_so_do_the_trials_of_their_searches(tmp_path, runs):
-    data, search = images(4), {"epochs": 1, "lr": "auto", "lr_trials": 2, "lr_epochs": 1, "lr_high": 1e-2}
+    data, search = images(2), {"epochs": 1, "lr": "auto", "lr_trials": 2, "lr_epochs": 1, "lr_high": 1e-2}
     together = fit_fleet(members(tmp_path, data, **search))
     one_by_one = DEVICE.type != "cuda"
     assert runs == ([3] * 3 if one_by_one else [6, 3])
@@ -97,7 +98,7 @@ def test_so_do_the_trials_of_their_searches(tmp_path, runs):
 
 def test_who_comes_later_joins_the_others(tmp_path, runs):
     """One member is trained from the start; the other searches first, with networks that leave again."""
-    data, epochs = images(4), {"epochs": 4, "batch": 4, "engine": "fused"}
+    data, epochs = images(2), {"epochs": 4, "batch": 2, "engine": "fused"}
     search = {"lr": "auto", "lr_trials": 2, "lr_epochs": 1, "lr_high": 1e-2}
 
     def made(path):
@@ -114,7 +115,7 @@ def test_who_comes_later_joins_the_others(tmp_path, runs):
 
 
 def test_training_does_not_depend_on_which_epochs_are_measured(tmp_path):
-    data, more = images(), {"epochs": 3, "batch": 4, "lr": 1e-3, "engine": "fused", "checkpoint_steps": 1}
+    data, more = images(), {"epochs": 3, "batch": 2, "lr": 1e-3, "engine": "fused", "checkpoint_steps": 1}
     whole = fit(net(), data, Config(**more))
 
     class InterruptError(Exception):

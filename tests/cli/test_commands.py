@@ -279,7 +279,7 @@ def test_baselines_stand_below_the_evaluation(batch_norms, tmp_path, bayesnorm_,
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "has no baselines: its network has neither batch norm nor dropout"),
+        ([], "has no baselines, as its network has neither batch norm nor dropout: leave --baselines out"),
         (["--split", "val"], "--baselines are averages over draws, on the test set"),
         (["--samples", "0"], "--baselines are averages over draws, on the test set"),
     ],
@@ -316,26 +316,42 @@ def test_an_ensemble_stands_below_its_members(batch_norms, bayesnorm_):
 
 def test_an_ensemble_of_posteriors_averages_draws_too(there, bayesnorm_):
     assert bayesnorm_("train", *GIVEN, "--seed", "1", "--out", "runs/other")[0] == 0
-    status, out, _ = bayesnorm_("ensemble", DEFAULT, "runs/other", "--samples", "12", "-o", "e.json")
+    before = (there / "evaluation-test.json").read_bytes()
+    status, out, _ = bayesnorm_("ensemble", DEFAULT, "runs/other", "--samples", "3", "-o", "e.json")
     assert status == 0
-    assert list(json.loads(Path("e.json").read_text())["metrics"]) == ["single", "mc12"]
-    assert "MC-12" in out
+    document = json.loads(Path("e.json").read_text())
+    assert list(document["metrics"]) == ["single", "mc3"]
+    assert {"MC-3", "MC-12"} <= set(out.split()), "members as they were evaluated"
+    assert (there / "evaluation-test.json").read_bytes() == before
+    assert "platform" not in document["environment"]
+    assert bayesnorm_("ensemble", "runs/other", DEFAULT, "--samples", "3", "-o", "turned.json")[0] == 0
+    turned = json.loads(Path("turned.json").read_text())["metrics"]
+    for way, found in document["metrics"].items():
+        assert turned[way]["nll"] == pytest.approx(found["nll"], rel=1e-6), "the order does not matter"
 
 
 def test_an_ensemble_that_cannot_be_had(batch_norms, there, bayesnorm_):
     run = batch_norms / "seed0"
     shutil.copytree(run, "twin")
     assert bayesnorm_("train", *GIVEN, "--split-seed", "1", "--out", "elsewhere")[0] == 0
+    assert bayesnorm_("train", *GIVEN, "--no-standardize", "--out", "raw")[0] == 0
     for others, message in (
+        (["raw"], "standardize their inputs differently"),
         ([], "an ensemble of one network is that network: name two runs or more"),
         (["twin"], "seed0 and twin are the same network: name it once"),
         (["elsewhere"], "were trained on other data or other splits"),
         (["nowhere"], "nowhere is no run"),
     ):
-        status, _, err = bayesnorm_("ensemble", run, *others, "-o", "e.json")
+        status, _, err = bayesnorm_("ensemble", run, *others, "-o", "e/e.json")
         assert status == 1
         assert message in one_line(err)
-        assert not Path("e.json").exists()
+        assert not Path("e").exists()
+    settings = Path("twin/config.json").read_bytes()
+    for place in ("twin/config.json", "twin/config.json/e.json", "twin"):
+        status, _, err = bayesnorm_("ensemble", run, "twin", "-o", place)
+        assert status == 1
+        assert f"--out {place} is a folder, below a file or in the folder of a run" in one_line(err)
+    assert Path("twin/config.json").read_bytes() == settings
 
 
 # runs

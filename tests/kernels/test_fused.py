@@ -305,13 +305,24 @@ def test_a_checkpoint_may_not_bring_what_it_cannot_do():
         (lambda: network("weight", Bayes(prior="log-uniform")), {}, "posterior is not the plain one"),
         (lambda: with_offset(network("weight", "bayes")), {}, "a constant outside its scale"),
         (lambda: network("weight", "point"), {"optimizer": "adam"}, "--optimizer adam"),
-        (lambda: network("batch", "point", layers=TINY), {}, "maps of one pixel"),
+        (lambda: network("batch", "point", layers=TINY), {"batch": 5}, "one sample for maps of one pixel"),
     ],
 )
 def test_what_it_cannot_do_it_refuses(net, options, why):
-    config = Config(batch=4, lr=LR, engine="fused", **options)
+    config = Config(**{"batch": 4, "lr": LR, "engine": "fused", **options})
     with pytest.raises(ValueError, match=rf"--engine fused: .*{why}.*--engine auto"):
         make_trainer(net().to(DEVICE), data(), config, LR, ALONE)
+
+
+def test_maps_of_one_pixel_are_normalized_where_every_batch_has_several_samples():
+    """Six images in batches of four."""
+    config = Config(epochs=1, batch=4, lr=LR, engine="fused")
+    images = data()
+    plain, fused = (
+        kind(network("batch", "point", layers=TINY), images, config, LR, ALONE) for kind in (Trainer, FusedTrainer)
+    )
+    assert epoch(fused)["train_nll"] == pytest.approx(epoch(plain)["train_nll"], rel=1e-5)
+    alike(plain, fused)
 
 
 def test_the_loss_of_a_diverged_step_is_told():

@@ -8,15 +8,7 @@ import torch
 from scipy.stats import kstwobign
 
 from bayesnorm.bn_noise import Measured, chi
-from bayesnorm.paper.fig4 import (
-    _slope,
-    gaussian,
-    independent,
-    kolmogorov_smirnov,
-    kolmogorov_smirnov_of_independent,
-    statistic,
-    variance,
-)
+from bayesnorm.paper.fig4 import _slope, fewer_values, gaussian, independent, kolmogorov_smirnov, statistic, variance
 
 LEVEL = 1e-3
 BATCHES = 600
@@ -57,22 +49,33 @@ def test_a_law_of_ten_per_cent_more_or_fewer_values_is_refused(n: int, factor: f
     assert kolmogorov_smirnov(twin)["p"] < LEVEL
 
 
-@pytest.mark.parametrize("copies", [1, 4])
-def test_values_that_repeat_count_once(copies: int) -> None:
+@pytest.mark.parametrize(("n", "copies"), [(512, 1), (512, 4), (40, 4), (8, 1)])
+def test_values_that_repeat_count_once(n: int, copies: int) -> None:
     """n values of which every ``copies`` are the same: the law of n / copies holds, that of n only without copies.
 
-    A variance over B batches has a relative error of sqrt(2/B), and so has the count that is taken from it.
+    The variance of B values of excess kurtosis k has a relative error of sqrt((2 + k) / B), k = 12 / (m - 1) for
+    chi-square of m - 1 degrees; the count that is taken from it has about the same.
     """
-    n = 512
-    noise = gaussian(n // copies, BATCHES)
+    m = n // copies
+    noise = gaussian(m, BATCHES)
     values = (copies * statistic(noise)[:, 0]).tolist()  # n S^2 / sigma^2, as S is that of the values without copies
-    assert independent(values, n) == pytest.approx(n / copies, rel=5 * math.sqrt(2 / BATCHES))
-    found = kolmogorov_smirnov_of_independent(values, n)
+    assert independent(values, n) == pytest.approx(m, rel=5 * math.sqrt((2 + 12 / (m - 1)) / BATCHES))
+    found = fewer_values(values, n)
     assert found["count"] == independent(values, n)
     assert found["p"] > LEVEL
     whole = dataclasses.replace(noise, n=n)
     assert statistic(whole)[:, 0].tolist() == pytest.approx(values)
     assert (kolmogorov_smirnov(whole)["p"] > LEVEL) == (copies == 1)
+
+
+def test_the_count_solves_for_the_variance_of_the_law() -> None:
+    """Two values of any mean have the variance 2 d^2 if they are 2 d apart."""
+    n, m = 100, 30
+    d = n * math.sqrt((m - 1) / m**2)
+    assert independent([n - d, n + d], n) == pytest.approx(m)
+    assert independent([0.0, 10.0 * n], n) == 2, "more than any number of values could vary"
+    assert independent([3.0, 3.0, 3.0], n) is None
+    assert fewer_values([3.0, 3.0, 3.0], n) == {"count": None, "statistic": None, "p": None}
 
 
 def test_variance_of_the_output_is_that_of_the_model() -> None:

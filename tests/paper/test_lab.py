@@ -157,7 +157,9 @@ def test_a_run_that_a_folder_of_records_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         lab.complete([BATCH])
     name = BATCH.name(PRESETS["short"])
-    assert str(caught.value).startswith(f"{name} is not in {tmp_path / 'records'}: --preset short needs --dir")
+    assert str(caught.value).startswith(
+        f"{tmp_path / 'records'} has no finished run {name}: --preset short needs --dir"
+    )
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -393,8 +393,10 @@ def test_the_test_of_the_law_is_reported(document: Callable[[str], Document]) ->
     assert 0 <= unit["p"] <= 1
     assert numbers["KS test, independent normal input, p"] > 1e-3
     fewer = measured["independent"]
-    assert numbers["independent values in a batch, of those it has"] == pytest.approx(fewer["count"] / 128)
-    assert numbers["KS test, unit against the law of so many, p"] == fewer["p"]
+    assert numbers["part of the values that count as independent, unit of layer 7"] == pytest.approx(
+        fewer["count"] / 128
+    )
+    assert numbers["KS test with so many values, unit of layer 7, p"] == fewer["p"]
     assert len(measured["accepted"]) == 9
     assert numbers["KS test, units that pass at 1%, mean over layers"] == pytest.approx(sum(measured["accepted"]) / 9)
 

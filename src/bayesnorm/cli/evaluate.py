@@ -11,18 +11,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..data.foreign import foreign
+from ..errors import RunError
 from ..evaluate.evaluation import measures_from_json
 from ..evaluate.ood import between
 from ..evaluate.panel import Measures
 from ..report.drawing import replace
 from ..train import load
-from ..train.documents import Document, Trained, baselines, evaluation, evaluation_work
+from ..train.documents import Document, Trained, baselines, evaluation, evaluation_work, known_evaluation
 from ..train.ensemble import ensemble as together
 from ..train.methods import method_of
 from ..train.run_folder import RunFolder
 from .options import Debug, Device, Dir, Part
 from .tables import console, evaluation_table, scales_table, separation_table
 from .world import choose_device
+
+NO_TEST = "validation frames (there are no others to test on)"
 
 
 def evaluate(
@@ -55,11 +58,12 @@ def evaluate(
     trained = _trained(run, directory, device)
     screen = console()
     images = None if outside is None else foreign(outside, trained.data)
-    document = evaluated(trained, split.value, samples, screen)
+    found = {}
     if others:
         with screen.status("baselines"):
-            found = baselines(trained, samples)
-        document = {**document, "metrics": {**document["metrics"], **found["metrics"]}}
+            found = baselines(trained, samples)["metrics"]
+    document = evaluated(trained, split.value, samples, screen)
+    document = {**document, "metrics": {**document["metrics"], **found}}
     show(screen, trained.folder, document)
     if images is not None:
         title = f"{len(images)} images of {outside} against {len(trained.data.test)} of the test set"
@@ -78,17 +82,21 @@ def ensemble(
 ) -> None:
     """Runs together, as a deep ensemble: the mean of the probabilities of their networks, on the test set.
 
-    Each run is evaluated as by `bayesnorm eval`, unless it was; the ensemble stands below them.
+    A run that was not evaluated yet is, as by `bayesnorm eval`; the ensemble stands below its members.
     """
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
+    if out is not None and (out.is_dir() or out.parent.is_file() or (out.parent / "config.json").exists()):
+        raise RunError(f"--out {out} is a folder, below a file or in the folder of a run: choose another file")
     members = [_trained(run, directory, device) for run in runs]
     screen = console()
     with screen.status("the ensemble"):
         document = together(members, samples)
-    rows = {str(run.folder.path): metrics_of(evaluated(run, "test", samples, screen)) for run in members}
+    rows = {
+        str(run.folder.path): metrics_of(known_evaluation(run) or evaluated(run, "test", samples, screen))
+        for run in members
+    }
     rows[f"ensemble of {len(members)}"] = metrics_of(document)
-    screen.print(evaluation_table(rows, f"{document['data']}, test set, {document['images']} images"))
+    part = "test set" if document["has_test"] else NO_TEST
+    screen.print(evaluation_table(rows, f"{document['data']}, {part}, {document['images']} images"))
     if out is not None:
         replace(out, (json.dumps(document, allow_nan=False) + "\n").encode())
         screen.print(f"written: {out}", highlight=False, soft_wrap=True)
@@ -118,7 +126,7 @@ def show(screen: Console, folder: RunFolder, document: Document) -> None:
     method = method_of(about)
     part = document["split"]
     if part == "test" and about["recipe"]["data"] == "cells":
-        part = "validation frames (there are no others to test on)"
+        part = NO_TEST
     title = (
         f"{about['data']['name']}, {part}, {metrics['single'].count} targets, step {document['step']}: {folder.path}"
     )

@@ -53,6 +53,11 @@ def of_network(net: nn.Module, data: Data, batch: int, samples: int = 30, seed: 
     }
 
 
+def allows_baselines(net: nn.Module) -> bool:
+    """Whether :func:`of_network` has any."""
+    return normalizes_by_batches(net) or bool(dropouts(net))
+
+
 def of_batch_norm(net: nn.Module, data: Data, batch: int, samples: int = 30, seed: int = 0) -> dict[str, Judgement]:
     """Test-time noise of a network trained with batch norm: statistics of batches, and models of them.
 

@@ -53,21 +53,38 @@ def kolmogorov_smirnov(noise: Noise, channel: int = 0) -> dict[str, float]:
     return {"statistic": float(found.statistic), "p": float(found.pvalue)}
 
 
-def independent(values: list[float], n: int) -> float:
-    """How many independent normal values would make ``n S^2 / sigma^2`` vary as these do: n of them, by ``2 n``.
+def independent(values: list[float], n: int) -> float | None:
+    """How many independent normal values would make ``n S^2 / sigma^2`` vary as these do; None: they do not vary.
 
-    Neighbours resemble each other, so that the n values of a batch count for fewer.
+    For m of them it is ``n / m`` times a chi-square of m - 1 degrees, of variance ``2 n^2 (m - 1) / m^2``. Values that
+    resemble each other count for fewer, and so do those whose law has heavier tails than a normal one.
     """
-    return 2 * n**2 / statistics.variance(values)
+    spread = statistics.variance(values)
+    if spread == 0:
+        return None
+    ratio = 2 * n**2 / spread
+    return 2.0 if ratio <= 4 else (ratio + math.sqrt(ratio**2 - 4 * ratio)) / 2
 
 
-def kolmogorov_smirnov_of_independent(values: list[float], n: int) -> dict[str, float]:
-    """The test against the law of so many independent values. One number of the law is fitted: p is a little large."""
-    from scipy.stats import chi2, kstest
+def fewer_values(values: list[float], n: int) -> dict[str, float | None]:
+    """The test against the law of so many independent values.
+
+    Their number and sigma come from the values themselves, so that p is larger than that of a law known beforehand.
+    """
+    from scipy.stats import kstest
 
     count = independent(values, n)
-    found = kstest([value * count / n for value in values], chi2(count).cdf)
+    if count is None:
+        return {"count": None, "statistic": None, "p": None}
+    found = kstest(values, _law(count, n).cdf)
     return {"count": count, "statistic": float(found.statistic), "p": float(found.pvalue)}
+
+
+def _law(count: float, n: int) -> Any:
+    """Of ``n S^2 / sigma^2`` if the n values behave as so many independent ones."""
+    from scipy.stats import chi2
+
+    return chi2(count - 1, scale=n / count)
 
 
 def gaussian(n: int, batches: int, seed: int = 0) -> Noise:
@@ -101,14 +118,17 @@ def measure(lab: Lab) -> Measured:
     slopes = [_slope([sizes[i] for i in large], [values[i] for i in large]) for values in made["variance"]]
     times = [statistics.fmean(k * v for k, v in zip(sizes, values, strict=True)) for values in made["variance"]]
     unit = made["unit"]
-    fewer = kolmogorov_smirnov_of_independent(unit["values"], unit["n"])
+    fewer = fewer_values(unit["values"], unit["n"])
     numbers = {
         **{f"slope of the variance against batch size, layer {i}": slope for i, slope in enumerate(slopes, 1)},
         "slope of batch size x variance against spatial size": _slope(made["positions"], times),
-        "the same without the first layer": _slope(made["positions"][1:], times[1:]),
+        "slope of batch size x variance against spatial size, without layer 1": _slope(
+            made["positions"][1:], times[1:]
+        ),
         f"KS test, unit of layer {LAYER}, p": unit["p"],
-        "independent values in a batch, of those it has": fewer["count"] / unit["n"],
-        "KS test, unit against the law of so many, p": fewer["p"],
+        f"part of the values that count as independent, unit of layer {LAYER}": fewer["count"]
+        and fewer["count"] / unit["n"],
+        f"KS test with so many values, unit of layer {LAYER}, p": fewer["p"],
         f"KS test, units that pass at {LEVEL:.0%}, mean over layers": statistics.fmean(made["accepted"]),
         "KS test, independent normal input, p": made["gaussian"]["p"],
     }
@@ -135,18 +155,16 @@ def _accepted(noise: Noise) -> float:
 
 def draw(measured: Measured) -> Figure:
     """Left: a unit against the model; middle: variance against batch size; right: times it against spatial size."""
-    from scipy.stats import chi2
-
     figure = new_figure(14.4, 4.7)
     with styled():
         left, middle, right = figure.subplots(1, 3)
         unit = measured["unit"]
         left.hist(unit["values"], bins=30, density=True, color=COLOURS[5], edgecolor="white", label="observed")
+        laws = [(_law(unit["n"], unit["n"]), "-", "model")]
         fewer = measured["independent"]["count"]
-        for law, style, label in (
-            (chi2(unit["n"] - 1), "-", "model"),
-            (chi2(fewer, scale=unit["n"] / fewer), "--", f"model of {fewer:.0f} values"),
-        ):
+        if fewer is not None:
+            laws.append((_law(fewer, unit["n"]), "--", f"model of {fewer:.0f} values"))
+        for law, style, label in laws:
             low, high = law.ppf(0.0005), law.ppf(0.9995)
             x = [low + (high - low) * i / 200 for i in range(201)]
             left.plot(x, [float(law.pdf(value)) for value in x], color=COLOURS[1], linestyle=style, label=label)

@@ -96,7 +96,7 @@ class Lab:
                 except DataError as error:
                     if self.runs is None or not self.runs.exists():
                         raise
-                    raise DataError(f"{run.name(self.preset)} is not in {self.runs}: {error}") from None
+                    raise DataError(f"{self.runs} has no finished run {run.name(self.preset)}: {error}") from None
         if self.fleet:
             self._search(list(dict.fromkeys(run.lr_of for run in whole if run.lr_of is not None)))
         levels = {run: self._level(run) for run in whole}

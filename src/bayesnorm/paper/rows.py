@@ -60,8 +60,9 @@ ABOUT = {
     "ece": "15 bins of equal width",
     "aurc": "area under error against coverage, rejecting by the entropy of the prediction",
     "lr": "found by search with the first seed (or given by the protocol), kept for the others",
-    "minutes": "training and learning-rate search of each seed, validation and checkpoints included, evaluation on the "
-    "test set not; of several runs on one device at once, each has an equal share of the time",
+    "minutes": "training of each seed, validation and checkpoints included, evaluation on the test set not, the "
+    "learning-rate search where it was made in the same go; of several runs on one device at once, each has an equal "
+    "share of the time",
     "gpu_minutes": "sum of the minutes over the seeds; null where they were not trained on a GPU",
     "config_digests": "SHA-256 of all settings of network, data and training of each seed",
     "state_digests": "SHA-256 of every tensor of the final state of each seed",

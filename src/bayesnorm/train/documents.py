@@ -14,7 +14,7 @@ from torch import nn
 from .._posterior import posterior
 from ..data.base import Data
 from ..errors import RunError
-from ..evaluate.comparison import of_network
+from ..evaluate.comparison import allows_baselines, of_network
 from ..evaluate.evaluation import as_json, evaluate, ways
 from ..evaluate.examples import examples
 from ..evaluate.robustness import attack_curve, noise_curve
@@ -88,12 +88,17 @@ def evaluation_work(run: Trained, part: str, samples: int) -> int:
 
 
 def baselines(run: Trained, samples: int = 30) -> Document:
-    """Other ways to average over random networks, as far as this one allows them, on the test set."""
+    """Other ways to average over random networks, as far as this one allows them, on the test set.
+
+    Raises:
+        RunError: it allows none.
+    """
+    if not allows_baselines(run.net):
+        why = "its network has neither batch norm nor dropout"
+        raise RunError(f"{run.folder.path} has no baselines, as {why}: leave --baselines out")
 
     def make() -> Document:
         judged = of_network(run.net, run.data, run.config.batch, samples, run.config.seed)
-        if not judged:
-            raise RunError(f"{run.folder.path} has no baselines: its network has neither batch norm nor dropout")
         return {"split": "test", "step": run.step, **as_json(judged)}
 
     return stored(run, "baselines-test.json", {"samples": samples}, make)
@@ -155,6 +160,13 @@ def final_evaluation(folder: RunFolder, result: Document, part: str = "test") ->
     except RunError:
         return None
     return found if found["step"] == result["steps"] else None
+
+
+def known_evaluation(run: Trained) -> Document | None:
+    """The stored evaluation of this very network on the test set, whatever its draws; None if there is none."""
+    found = run.folder.read(evaluation_name("test"))
+    key = {"version": VERSION, "network": digest(run.net.state_dict())}
+    return found if found is not None and all(found.get(name) == value for name, value in key.items()) else None
 
 
 def recorded(folder: RunFolder, name: str, settings: Document) -> Document:

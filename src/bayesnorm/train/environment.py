@@ -7,7 +7,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,29 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
         "versions": {name: version(name) for name in PACKAGES},
         "commit": _commit(),
         "command": sys.argv,
-        "platform": platform.platform(),
+        "platform": "-".join([platform.system(), platform.machine(), "with", "".join(platform.libc_ver())]),
         "kind": device.type,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": world,
     }
+
+
+def portable(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without what only the machine knows: of paths in the command the last part, and no platform."""
+    kept = {key: value for key, value in environment.items() if key != "platform"}
+    return {**kept, "command": [_name(word) for word in environment.get("command") or []]}
+
+
+def _name(word: str) -> str:
+    """Of a path the last part, also behind ``--option=``.
+
+    >>> _name("/a/b.json"), _name("--out=/a/b"), _name("data")
+    ('b.json', '--out=b', 'data')
+    """
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
 
 
 def version(name: str) -> str | None:

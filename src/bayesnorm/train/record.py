@@ -16,6 +16,7 @@ from typing import Any
 from .._files import sync_folder
 from ..errors import RunError
 from . import durable
+from .environment import portable
 from .run_folder import RunFolder, as_lines, settings_digest
 from .state import digest
 
@@ -146,22 +147,11 @@ def _read(path: Path) -> Document | None:
 def _portable(about: Document, ended: bool) -> Document:
     """The configuration without what only the machine knows: folders are called by their names."""
     kept = {key: value for key, value in about.items() if key != "record"}
-    recipe, environment = dict(about["recipe"]), dict(about["environment"])
+    recipe = dict(about["recipe"])
     if recipe.get("directory"):
         recipe["directory"] = Path(recipe["directory"]).name
-    environment["command"] = [_name(word) for word in environment.get("command") or []]
-    environment.pop("platform", None)
+    environment = portable(about["environment"])
     return {**kept, "recipe": recipe, "environment": environment, **({"record": True} if ended else {})}
-
-
-def _name(word: str) -> str:
-    """Of a path the last part, also behind ``--option=``.
-
-    >>> _name("/a/b.json"), _name("--out=/a/b"), _name("data")
-    ('b.json', '--out=b', 'data')
-    """
-    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-    return option + equals + (Path(value).name if Path(value).is_absolute() else value)
 
 
 def _without_paths(result: Document) -> Document:

@@ -94,8 +94,6 @@ def chain_of(net: nn.Module, image_size: tuple[int, ...]) -> Chain:
         raise NoChainError("it is not convolutions with the same leaky ReLU between them")
     links = _links(convs, image_size)
     norm, scale = _kinds(convs)
-    if norm == "batch" and any(link.pixels == 1 for link in links):
-        raise NoChainError("it normalizes maps of one pixel by the batch, of which a batch of one has no variance")
     prior = _prior(convs) if scale == "bayes" else 1.0
     chain = Chain(links, slopes.pop(), norm, scale, prior, *(_averages(convs) if norm == "batch" else ()))
     if norm == "analytic":

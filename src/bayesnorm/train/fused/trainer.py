@@ -186,4 +186,11 @@ def not_fused(net: nn.Module, data: Data, config: Config) -> str | None:
         chain = chain_of(net, data.image_size)
     except NoChainError as error:
         return f"the network is not one that it knows: {error}"
+    if chain.norm == "batch" and min(link.pixels for link in chain.links) == 1 and _has_one(data, config.batch):
+        return "batch norm has a batch of one sample for maps of one pixel, of which there is no variance"
     return None if sizes_fit(chain.links, config.batch) else "the batch is too large: choose a smaller --batch"
+
+
+def _has_one(data: Data, batch: int) -> bool:
+    """Whether a batch of an epoch has one sample."""
+    return batch == 1 or len(data.train) % batch == 1

@@ -272,6 +272,14 @@ def test_baselines_stand_below_the_evaluation(batch_norms, tmp_path, bayesnorm_,
     monkeypatch.setattr("bayesnorm.train.documents.of_network", lambda *args: pytest.fail("measured again"))
     assert bayesnorm_("eval", "runs/seed0", "--samples", "3", "--baselines")[:2] == (0, out)
     assert "MC-BN" not in bayesnorm_("eval", "runs/seed0", "--samples", "3")[1]
+    assert bayesnorm_("report", "runs/seed0", "runs/seed1", "-o", "page.html")[0] == 0
+    page = Path("page.html").read_text()
+    assert page.count("SBN chi") > 3, "in the table, and in the sections by the way of predicting"
+    folder, stored = RunFolder(Path("runs/seed0")), RunFolder(Path("runs/seed0")).read("baselines-test.json")
+    folder.write("baselines-test.json", {**stored, "network": "another"})
+    assert bayesnorm_("report", "runs/seed0", "-o", "other.html")[0] == 0
+    assert "SBN chi" not in Path("other.html").read_text(), "those of another network are left out"
+    folder.write("baselines-test.json", stored)
     assert bayesnorm_("record", "runs/seed0", "--to", "records")[0] == 0
     assert Path("records/seed0/baselines-test.json").read_bytes() == Path("runs/seed0/baselines-test.json").read_bytes()
 

@@ -9,6 +9,9 @@ from typing import Any
 from ..train.methods import method_of
 from ..train.run_folder import RunFolder
 
+BY_WAY = ("metrics", "reliability", "coverage")
+"""What an evaluation has for each way of predicting."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -23,7 +26,8 @@ class Summary:
         environment: versions, hardware, command.
         history: a record per epoch, see ``Trainer.measure``.
         result: how the run ended; None if it has not.
-        evaluation: ``evaluation-test.json``: metrics, reliability, coverage, learned noise; None if there is none.
+        evaluation: ``evaluation-test.json``: metrics, reliability, coverage, learned noise, and the baselines of
+            ``baselines-test.json``; None if there is none.
         examples: ``examples-test.json``: the most and the least certain images.
         robustness: ``robustness-test.json``: metrics under noise and attack.
     """
@@ -60,7 +64,14 @@ def read(path: str | Path, name: str | None = None) -> Summary:
         environment=about.get("environment") or {},
         history=folder.history(),
         result=folder.result(),
-        evaluation=folder.read("evaluation-test.json"),
+        evaluation=_with_baselines(folder.read("evaluation-test.json"), folder.read("baselines-test.json")),
         examples=folder.read("examples-test.json"),
         robustness=folder.read("robustness-test.json"),
     )
+
+
+def _with_baselines(evaluation: dict[str, Any] | None, baselines: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The evaluation, with the baselines of the same network as further ways of predicting."""
+    if evaluation is None or baselines is None or evaluation.get("network") != baselines.get("network"):
+        return evaluation
+    return {**evaluation, **{key: {**evaluation[key], **baselines[key]} for key in BY_WAY}}

@@ -49,5 +49,7 @@ def most(ways: Iterable[str]) -> str:
 
 
 def of_run(found: Mapping[str, Any], way: str) -> str | None:
-    """What stands for a way in a run: itself, or the single pass of one that knows no other."""
-    return way if way in found else "single" if set(found) == {"single"} else None
+    """What stands for a way in a run: itself, or the single pass of a network without a posterior."""
+    if way in found:
+        return way
+    return None if any(name == "moments" or _DRAWS.fullmatch(name) for name in found) else "single"

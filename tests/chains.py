@@ -21,4 +21,6 @@ def chain(layers, norm, scale):
     for before, after, kernel, stride in layers:
         made += [nn.Conv2d(before, after, kernel, stride, kernel // 2), nn.LeakyReLU(0.01, inplace=True)]
     net.features = nn.Sequential(*made[:-1])
+    if norm is None:
+        return net
     return convert(net, norm=norm, scale=scale, preserve=False, inplace=True, input_size=(3, 32, 32))

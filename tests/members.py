@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import bayesnorm
 from bayesnorm import noise
+from bayesnorm._scope import TRAINING
 from bayesnorm.layers import NormLayer, norm_layers
-from bayesnorm.runtime import TRAINING
 
 NORMS = ("batch", "weight", "analytic")
 SCALES = ("point", "noise", "bayes")

@@ -9,8 +9,8 @@ from small_networks import RANDOM, converted, inputs
 
 from bayesnorm import noise
 from bayesnorm._sampling import numbered, runtimes
+from bayesnorm._scope import TRAINING
 from bayesnorm.layers import norm_layers
-from bayesnorm.runtime import TRAINING
 
 
 def at_zero(net):

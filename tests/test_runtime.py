@@ -18,9 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bayesnorm
 from bayesnorm import noise
+from bayesnorm._scope import TRAINING, Scope
 from bayesnorm.layers import NormLayer, norm_layers
 from bayesnorm.moments.program import Program
-from bayesnorm.runtime import TRAINING, Runtime, Scope
+from bayesnorm.runtime import Runtime
 
 everywhere = pytest.mark.parametrize(("network", "norm", "scale"), MEMBERS)
 

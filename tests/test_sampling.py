@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 import bayesnorm
 from bayesnorm import noise
+from bayesnorm._scope import MONTE_CARLO
 from bayesnorm.layers import norm_layers
-from bayesnorm.runtime import MONTE_CARLO
 
 everywhere = pytest.mark.parametrize(("network", "norm", "scale"), MEMBERS)
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from . import noise
+from ._scope import MONTE_CARLO, Sampling
 from .layers import norm_layers
-from .runtime import MONTE_CARLO, Runtime, Sampling
+from .runtime import Runtime
 
 
 def runtimes(net: nn.Module) -> list[Runtime]:

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._affine import scaled
+from ._scope import Scope
 from .moments.core import Moments, wide, without_autocast
 from .moments.merged import Joined
 from .moments.program import Propagating, as_vectors, channel_axis
 from .norms import BatchNorm, Norm
 from .norms.geometry import Geometry
-from .runtime import Opening, Scope
+from .runtime import Opening
 from .scales import BayesScale, Scale, together
 
 

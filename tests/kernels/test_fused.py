@@ -138,7 +138,8 @@ def test_the_norm_of_a_gradient_is_added_up_block_by_block(monkeypatch):
 
 def test_maps_that_shrink():
     """Without padding; of the 24 columns of a map, a strided convolution leaves out the last."""
-    compare(lambda: network("weight", "bayes", "valid"), data(28, 3))
+    fused = compare(lambda: network("weight", "bayes", "valid"), data(28, 3))
+    assert [link.out_width for link in fused.layout.links] == [26, 24, 11, 9, 7, 3, 1, 1, 1]
 
 
 @pytest.mark.parametrize("enough", [tiles.ENOUGH, 1])

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import BayesnormError, DivergedError, RunError, StoppedError
 from ..train.environment import version
-from . import cells, data, demo, evaluate, publish, record, report, reproduce, runs, train
+from . import cells, data, demo, ensemble, evaluate, publish, record, report, reproduce, runs, train
 from .world import distributed
 
 app = typer.Typer(
@@ -25,7 +25,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("lr")(train.lr)
 app.command("eval")(evaluate.evaluate)
-app.command("ensemble")(evaluate.ensemble)
+app.command("ensemble")(ensemble.ensemble)
 app.command("data")(data.data)
 app.command("runs")(runs.runs)
 app.command("record")(record.record)

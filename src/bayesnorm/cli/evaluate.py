@@ -1,8 +1,7 @@
-"""``bayesnorm eval`` and ``bayesnorm ensemble``."""
+"""``bayesnorm eval``."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..data.foreign import foreign
-from ..errors import RunError
 from ..evaluate.evaluation import measures_from_json
 from ..evaluate.ood import between
 from ..evaluate.panel import Measures
-from ..report.drawing import replace
 from ..train import load
-from ..train.documents import Document, Trained, baselines, evaluation, evaluation_work, known_evaluation
-from ..train.ensemble import ensemble as together
+from ..train.documents import Document, Trained, baselines, evaluation, evaluation_work
 from ..train.methods import method_of
 from ..train.run_folder import RunFolder
 from .options import Debug, Device, Dir, Part
@@ -55,7 +51,7 @@ def evaluate(
     """
     if others and (split is not Part.test or samples == 0):
         raise ValueError("--baselines are averages over draws, on the test set: leave --split out, give --samples")
-    trained = _trained(run, directory, device)
+    trained = Trained.of(load(run, directory, choose_device(device)))
     screen = console()
     images = None if outside is None else foreign(outside, trained.data)
     found = {}
@@ -68,43 +64,6 @@ def evaluate(
     if images is not None:
         title = f"{len(images)} images of {outside} against {len(trained.data.test)} of the test set"
         screen.print(separation_table(between(trained.net, trained.data, images, samples), title))
-
-
-def ensemble(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of two runs or more on the same data.")],
-    samples: Annotated[
-        int, typer.Option(help="Draws of the scales of each network; 0: single passes with their means.", min=0)
-    ] = 30,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write it to a file (JSON).")] = None,
-    directory: Dir = None,
-    device: Device = "auto",
-    debug: Debug = False,
-) -> None:
-    """Runs together, as a deep ensemble: the mean of the probabilities of their networks, on the test set.
-
-    A run that was not evaluated yet is, as by `bayesnorm eval`; the ensemble stands below its members.
-    """
-    if out is not None and (out.is_dir() or out.parent.is_file() or (out.parent / "config.json").exists()):
-        raise RunError(f"--out {out} is a folder, below a file or in the folder of a run: choose another file")
-    members = [_trained(run, directory, device) for run in runs]
-    screen = console()
-    with screen.status("the ensemble"):
-        document = together(members, samples)
-    rows = {
-        str(run.folder.path): metrics_of(known_evaluation(run) or evaluated(run, "test", samples, screen))
-        for run in members
-    }
-    rows[f"ensemble of {len(members)}"] = metrics_of(document)
-    part = "test set" if document["has_test"] else NO_TEST
-    screen.print(evaluation_table(rows, f"{document['data']}, {part}, {document['images']} images"))
-    if out is not None:
-        replace(out, (json.dumps(document, allow_nan=False) + "\n").encode())
-        screen.print(f"written: {out}", highlight=False, soft_wrap=True)
-
-
-def _trained(run: Path, directory: str | None, device: str) -> Trained:
-    found = load(run, directory, choose_device(device))
-    return Trained(found.folder, found.net, found.data, found.config, found.step)
 
 
 def evaluated(run: Trained, part: str, samples: int, screen: Console) -> Document:

@@ -37,7 +37,7 @@ def publish(
     screen = console()
     columns = (TextColumn("evaluating"), BarColumn(None), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        trained = Trained(found.folder, found.net, found.data, found.config, found.step)
+        trained = Trained.of(found)
         task = bar.add_task("", total=evaluation_work(trained, "test", samples))
         made = write(found, name, to, samples, lambda count: bar.advance(task, count))
     for line in lines(made, to):

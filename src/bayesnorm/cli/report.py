@@ -66,7 +66,7 @@ def report(
 def _measure(path: Path, directory: str | None, place: torch.device, samples: int, tell: Callable[[str], None]) -> None:
     """Make the documents that are missing."""
     found = load(path, directory, place)
-    run = Trained(found.folder, found.net, found.data, found.config, found.step)
+    run = Trained.of(found)
     judged, disturbed = (found.folder.read(f"{name}-test.json") or {} for name in ("evaluation", "robustness"))
     tell("evaluating")
     evaluation(run, "test", judged.get("samples", samples))

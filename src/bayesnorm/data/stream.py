@@ -11,7 +11,7 @@ from .. import noise
 
 
 class Purpose(enum.IntEnum):
-    """Domains of the noise stream; ``runtime.py`` has 1 and 2, ``evaluate`` 12 to 14."""
+    """Domains of the noise stream; ``_scope.py`` has 1 and 2, ``evaluate`` 12 to 14."""
 
     ORDER = 3
     AUGMENT = 4

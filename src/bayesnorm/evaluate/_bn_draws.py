@@ -20,7 +20,7 @@ Statistics = dict[str, tuple[Tensor, Tensor]]
 """Mean and biased variance per channel, in float64, by the name of the layer."""
 
 STOCHASTIC_BN = 13
-"""Domain of the noise stream, beside those of ``data.stream.Purpose`` and ``runtime.py``."""
+"""Domain of the noise stream, beside those of ``data.stream.Purpose`` and ``_scope.py``."""
 
 _BUFFERS = ("running_mean", "running_var")
 

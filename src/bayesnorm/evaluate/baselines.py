@@ -25,7 +25,7 @@ from ._averaging import Inputs, averaged, pieces
 from ._bn_draws import Normalization, Statistics, laws, noise_draws, noisy, normalizations, restored, statistics_of, use
 
 DROPOUT = 14
-"""Domain of the noise stream, beside those of ``data.stream.Purpose``, ``runtime.py`` and ``_bn_draws.py``."""
+"""Domain of the noise stream, beside those of ``data.stream.Purpose``, ``_scope.py`` and ``_bn_draws.py``."""
 
 
 @torch.no_grad()

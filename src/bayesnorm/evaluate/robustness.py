@@ -17,7 +17,7 @@ from ..data.passes import images_of
 from .metrics import Metrics, Tally
 
 INPUT_NOISE = 12
-"""Domain of the noise stream, beside those of ``data.stream.Purpose`` and ``runtime.py``."""
+"""Domain of the noise stream, beside those of ``data.stream.Purpose`` and ``_scope.py``."""
 
 GRADIENT_PIXELS = 1 << 17
 """Pixels of which a gradient is taken at a time: all activations are kept for it."""

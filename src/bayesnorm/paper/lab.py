@@ -181,8 +181,7 @@ class Lab:
 
     def trained(self, run: Wanted) -> Trained:
         """Network and data of a finished run."""
-        found = load(self.folder(run).path, self.place(run.cells).get("directory"), self.device)
-        return Trained(found.folder, found.net, found.data, found.config, found.step)
+        return Trained.of(load(self.folder(run).path, self.place(run.cells).get("directory"), self.device))
 
     def history(self, run: Wanted) -> list[Record]:
         """A record per epoch."""

@@ -18,6 +18,7 @@ from ..evaluate.comparison import allows_baselines, of_network
 from ..evaluate.evaluation import as_json, evaluate, ways
 from ..evaluate.examples import examples
 from ..evaluate.robustness import attack_curve, noise_curve
+from ._load import Loaded
 from .config import Config
 from .numerics import numerics
 from .run_folder import RunFolder
@@ -55,6 +56,11 @@ class Trained:
     data: Data
     config: Config
     step: int
+
+    @classmethod
+    def of(cls, run: Loaded) -> Trained:
+        """A run that was read back from its folder."""
+        return cls(run.folder, run.net, run.data, run.config, run.step)
 
 
 def evaluation(
@@ -164,9 +170,7 @@ def final_evaluation(folder: RunFolder, result: Document, part: str = "test") ->
 
 def known_evaluation(run: Trained) -> Document | None:
     """The stored evaluation of this very network on the test set, whatever its draws; None if there is none."""
-    found = run.folder.read(evaluation_name("test"))
-    key = {"version": VERSION, "network": digest(run.net.state_dict())}
-    return found if found is not None and all(found.get(name) == value for name, value in key.items()) else None
+    return _found(run, evaluation_name("test"), {"version": VERSION, "network": digest(run.net.state_dict())})
 
 
 def recorded(folder: RunFolder, name: str, settings: Document) -> Document:
@@ -186,9 +190,9 @@ def recorded(folder: RunFolder, name: str, settings: Document) -> Document:
 def stored(run: Trained, name: str, settings: Document, make: Callable[[], Document]) -> Document:
     """The document of that name if it was made of this very network with these settings, else made and stored."""
     key = {"version": VERSION, "network": digest(run.net.state_dict()), **settings}
-    stored = run.folder.read(name)
-    if stored is not None and all(stored.get(field) == value for field, value in key.items()):
-        return stored
+    found = _found(run, name, key)
+    if found is not None:
+        return found
     with numerics(run.config, run.data.device):
         document = {**key, **make()}
     try:
@@ -198,3 +202,9 @@ def stored(run: Trained, name: str, settings: Document, make: Callable[[], Docum
             raise
         warnings.warn(f"{run.folder.path} may not be written: {name} is not stored", stacklevel=3)
     return document
+
+
+def _found(run: Trained, name: str, key: Document) -> Document | None:
+    """The document of that name if it agrees with a key."""
+    found = run.folder.read(name)
+    return found if found is not None and all(found.get(field) == value for field, value in key.items()) else None

@@ -23,13 +23,19 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
         "versions": {name: version(name) for name in PACKAGES},
         "commit": _commit(),
         "command": sys.argv,
-        "platform": "-".join([platform.system(), platform.machine(), "with", "".join(platform.libc_ver())]),
+        "platform": _platform(),
         "kind": device.type,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": world,
     }
+
+
+def _platform() -> str:
+    """Without the name of the kernel, which says nothing about results."""
+    libc = "".join(platform.libc_ver())
+    return f"{platform.system()}-{platform.machine()}" + (f"-with-{libc}" if libc else "")
 
 
 def portable(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -181,8 +181,7 @@ def accepted(log_probs: Tensor, targets: Tensor) -> dict[str, float | None]:
 
 def _metrics(run: Loaded, samples: int, progress: Callable[[int], None]) -> dict[str, Any]:
     """Of the run, on the test set."""
-    trained = Trained(run.folder, run.net, run.data, run.config, run.step)
-    document = evaluation(trained, "test", samples, progress)
+    document = evaluation(Trained.of(run), "test", samples, progress)
     return {"metrics": document["metrics"], "test_images": document["images"]}
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from ... import noise
 from ..._sampling import runtimes
+from ..._scope import TRAINING
 from ...data.base import Data
 from ...layers import NormLayer
 from ...norms import BatchNorm
-from ...runtime import TRAINING
 from ..captured import CapturedTrainer
 from ..config import Config
 from ..rows import rows_of

@@ -1,0 +1,54 @@
+"""What is published of the full protocol is what the records of its runs give, and the page that shows it says how."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bayesnorm.paper import EXHIBITS, PRESETS, Lab, reproduce
+from bayesnorm.paper.reproduce import files_of
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "results" / "cifar10"
+IDS = [name for name in EXHIBITS if (PUBLISHED / f"{name}.json").exists()]
+
+
+def refused(names: Any) -> Any:
+    raise AssertionError(f"{names} would be trained")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """Has the records, neither data nor networks."""
+    return Lab(tmp_path_factory.mktemp("again"), PRESETS["paper"], refused, runs=PUBLISHED / "records")
+
+
+def leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Everything that a document says, by its place."""
+    if isinstance(value, dict):
+        return {k: v for key, part in value.items() for k, v in leaves(part, f"{place}/{key}").items()}
+    if isinstance(value, list):
+        return {k: v for i, part in enumerate(value) for k, v in leaves(part, f"{place}/{i}").items()}
+    return {place: value}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_records_give_what_is_published(lab: Lab, name: str) -> None:
+    published = json.loads((PUBLISHED / f"{name}.json").read_text())
+    found = leaves(json.loads(json.dumps(reproduce(EXHIBITS[name], lab))) | {"versions": published["versions"]})
+    numbers = {place: value for place, value in leaves(published).items() if isinstance(value, float)}
+    assert {place: value for place, value in found.items() if place not in numbers} == {
+        place: value for place, value in leaves(published).items() if place not in numbers
+    }
+    assert {place: found[place] for place in numbers} == pytest.approx(numbers, rel=1e-9, abs=1e-12)
+    assert all(path.is_file() for path in files_of(PUBLISHED, name))
+
+
+def test_the_page_names_and_shows_what_is_published() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    (command,) = re.findall(r"bayesnorm reproduce (.+) --preset paper --runs results/cifar10/records", page)
+    assert sorted(command.split()) == sorted(IDS)
+    shown = re.findall(r"!\[.*?\]\(\.\./results/cifar10/(.+?)\.png\)", page)
+    assert sorted([*shown, "table1"]) == sorted(IDS)

@@ -122,7 +122,7 @@ DIGITS |= {"analytic": {"lr": 0.013}}
 """Found by a search on the digits."""
 SETTLED: Settings = {"padding": "same", "precision": "bf16", "clip": 5.0, "warmup_steps": 2000, "kl_factor": 2.0}
 """On CIFAR-10, where the paper leaves it open: short runs decided (docs/reproduction.md)."""
-SEARCHED: Settings = {"clip": 1.0, "warmup_steps": 100, "lr_anneal": True, "lr_epochs": 50}
+SEARCHED: Settings = {"clip": 1.0, "warmup_steps": 100, "lr_anneal": True, "lr_epochs": 50, "precision": "bf16"}
 """On the cells, whose epochs have six steps: five of them, without a warm-up, tell nothing (docs/log.md)."""
 
 PRESETS = {

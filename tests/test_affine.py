@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from bayesnorm._affine import scaled
 
@@ -50,3 +51,14 @@ def test_under_vmap():
     y, factor, summand = given(SHAPES[0], False, False)
     many = torch.stack([summand, 2 * summand])
     torch.testing.assert_close(torch.vmap(scaled, (None, None, 0))(y, factor, many)[1], y * factor + 2 * summand)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of the decompositions of torch itself
+def test_forward_mode():
+    values = given(SHAPES[0], False, False)
+    tangents = [torch.randn_like(value) for value in values]
+    with forward_ad.dual_level():
+        found = scaled(*(forward_ad.make_dual(v, t) for v, t in zip(values, tangents, strict=True)))
+        tangent = forward_ad.unpack_dual(found).tangent
+    (y, factor, _), (dy, dfactor, dsummand) = values, tangents
+    torch.testing.assert_close(tangent, dy * factor + y * dfactor + dsummand)

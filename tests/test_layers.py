@@ -22,7 +22,7 @@ from members import (
     training_draws,
 )
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, stack_module_state
 
 import bayesnorm
 
@@ -329,3 +329,15 @@ def test_frames_of_a_sample_share_its_draws_compiled_as_eager(norm, scale):
     expected = copy.deepcopy(net)(x)
     torch._dynamo.reset()
     assert distance(torch.compile(net, fullgraph=True, backend="eager")(x), expected) < 1e-5
+
+
+@pytest.mark.parametrize(("norm", "scale"), MEMBERS)
+def test_an_ensemble_by_vmap(norm, scale):
+    nets = [build(norm, scale).train() for _ in range(3)]
+    for seed, net in enumerate(nets):
+        net.noise_key.fill_(seed)
+    x = inputs()
+    expected = torch.stack([copy.deepcopy(net)(x) for net in nets])
+    parameters, buffers = stack_module_state(nets)
+    found = torch.vmap(lambda p, b: functional_call(nets[0], (p, b), (x,)))(parameters, buffers)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

@@ -1,5 +1,9 @@
 """Prediction by moments against closed forms and against many draws."""
 
+import copy
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -166,3 +170,54 @@ def test_bad_arguments():
     pairs = converted(Pair())
     with pytest.raises(ValueError, match=r"needs outputs \(N, classes, \*space\), the network returns tuple"):
         bayesnorm.predict(pairs, x, method="moments")
+
+
+def test_no_network_is_kept_alive():
+    net = small_cnn()
+    bayesnorm.predict(net, torch.randn(2, 1, 6, 6), method="moments")
+    alive = weakref.ref(net)
+    del net
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_layer_that_was_replaced():
+    net, x = converted(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(4, 5)
+    bayesnorm.predict(net, x, method="moments")
+    net[2] = nn.Linear(8, 6)
+    found = bayesnorm.predict(net, x, method="moments")
+    assert found.probs.shape == (4, 6)
+    assert (found.mutual_info > 0).all()
+
+
+class Sideways(nn.Module):
+    """Its last layer does not reach the outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head, self.side = nn.Linear(5, 8), nn.Linear(8, 3), nn.Linear(8, 16)
+
+    def forward(self, x):
+        hidden = self.first(x).relu()
+        out = self.head(hidden)
+        self.embedding = self.side(hidden)
+        return out
+
+
+def test_a_layer_that_does_not_reach_the_outputs():
+    torch.manual_seed(0)
+    whole = bayesnorm.convert(Sideways(), norm="weight", scale=Bayes(sigma_init=0.2), preserve=False).eval()
+    x = torch.randn(4, 5)
+    straight = copy.deepcopy(whole)
+    straight.forward = lambda x: straight.head(straight.first(x).relu())
+    found, expected = (bayesnorm.predict(net, x, method="moments") for net in (whole, straight))
+    assert torch.equal(found.probs, expected.probs)
+    assert (found.mutual_info > 0).all()
+
+
+def test_in_inference_mode():
+    net, x = small_cnn(), torch.randn(2, 1, 6, 6)
+    expected = bayesnorm.predict(net, x, method="moments").probs
+    with torch.inference_mode():
+        found = bayesnorm.predict(net, x * 1, method="moments").probs
+    assert torch.equal(found, expected)

@@ -1,4 +1,4 @@
-"""What a torch module is trusted to do: save and resume, copy, pickle, checkpoint, compile, change dtype and layout."""
+"""What a torch module is trusted to do: save and resume, copy, pickle, compile, change dtype and layout."""
 
 import copy
 import io
@@ -14,7 +14,6 @@ import torch
 from architectures import CASES, randomize_
 from members import (
     FULL,
-    INPUT_STATS,
     KINDS,
     MEMBERS,
     NORMS,
@@ -28,7 +27,6 @@ from members import (
     train_steps,
 )
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 import bayesnorm
 from bayesnorm.layers import norm_layers
@@ -159,73 +157,6 @@ def test_two_forwards_before_a_backward_add_their_gradients(norm, scale):
     together.backward()
     expected = gradients(alone)
     assert all(torch.allclose(g, expected[name], rtol=1e-4, atol=1e-5) for name, g in gradients(net).items())
-
-
-# Activation checkpointing
-
-
-class Blocks(nn.Module):
-    """Two blocks, the first one checkpointed if asked for."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-        self.block = nn.Sequential(
-            nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)
-        )
-        self.head = nn.Sequential(nn.ReLU(), nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2))
-        self.reentrant: bool | None = None
-
-    def forward(self, x):
-        x = self.stem(x)
-        x = self.block(x) if self.reentrant is None else checkpoint(self.block, x, use_reentrant=self.reentrant)
-        return self.head(x)
-
-
-def blocks(norm: str, scale: str) -> nn.Module:
-    torch.manual_seed(0)
-    plain = randomize_(Blocks(), corner=False).double()
-    return bayesnorm.convert(plain, norm=norm, scale=scale, input_stats=INPUT_STATS).train()
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize(("norm", "scale"), MEMBERS)
-def test_checkpointed_block_has_the_same_gradients(norm, scale, reentrant):
-    net, x = blocks(norm, scale), inputs(dtype=torch.float64)
-    plain = copy.deepcopy(net)
-    net.reentrant = reentrant
-    for _ in range(2):
-        y, expected = net(x), plain(x)
-        assert distance(y, expected) < 1e-12
-        loss_of(y).backward()
-        loss_of(expected).backward()
-    assert torch.equal(net.noise_step, plain.noise_step)
-    wanted = gradients(plain)
-    assert all(torch.allclose(g, wanted[name], rtol=1e-8, atol=1e-10) for name, g in gradients(net).items())
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize(("norm", "scale"), MEMBERS)
-def test_checkpointed_whole_network_has_the_same_gradients(norm, scale, reentrant):
-    net, x = blocks(norm, scale), inputs(dtype=torch.float64).requires_grad_()
-    plain, z = copy.deepcopy(net), x.detach().clone().requires_grad_()
-    loss_of(checkpoint(net, x, use_reentrant=reentrant)).backward()
-    loss_of(plain(z)).backward()
-    wanted = gradients(plain)
-    assert distance(x.grad, z.grad) < 1e-10
-    assert all(torch.allclose(g, wanted[name], rtol=1e-8, atol=1e-10) for name, g in gradients(net).items())
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize(("norm", "scale"), MEMBERS)
-def test_two_checkpointed_forwards_before_a_backward_repeat_their_own_noise(norm, scale, reentrant):
-    net, first, second = blocks(norm, scale), *(inputs(dtype=torch.float64, seed=seed) for seed in (1, 2))
-    plain = copy.deepcopy(net)
-    net.reentrant = reentrant
-    (loss_of(net(first)) + loss_of(net(second))).backward()
-    (loss_of(plain(first)) + loss_of(plain(second))).backward()
-    wanted = gradients(plain)
-    assert all(torch.allclose(g, wanted[name], rtol=1e-8, atol=1e-10) for name, g in gradients(net).items())
 
 
 # torch.compile

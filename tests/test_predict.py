@@ -312,6 +312,22 @@ def linear(sigma: float = 0.3) -> nn.Module:
     return net.eval()
 
 
+@pytest.mark.parametrize("samples", [0, 4])
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (nn.Linear(8, 1), r"returned a tensor \(\d+, 1\), classes belong on axis 1"),
+        (nn.Sequential(nn.Linear(8, 1), nn.Flatten(0)), r"returned a tensor \(\d+,\), classes belong on axis 1"),
+        (nn.Sequential(nn.Linear(8, 3), nn.Unflatten(0, (-1, 2)), nn.Flatten(1)), r"rows for \d+ inputs: wrap it"),
+    ],
+    ids=["one logit", "no class axis", "rows that were joined"],
+)
+def test_outputs_that_are_no_classes_of_each_input_are_refused(tail: nn.Module, message: str, samples: int) -> None:
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), tail), norm="weight", scale="bayes")
+    with pytest.raises(ValueError, match=message):
+        bayesnorm.predict(net, torch.randn(6, 4), samples=samples)
+
+
 def test_antithetic_draws_come_in_pairs_around_the_mean():
     net, x = linear(), torch.randn(5, 6)
     with torch.no_grad(), _predict.drawing(_predict.runtimes(net), None, antithetic=True):

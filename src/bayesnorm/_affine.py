@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .moments.core import is_eager
 
 
 def scaled(y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
     """``y * factor + summand``, broadcast; without gradients it may overwrite ``y``."""
-    if not is_eager():
+    if not is_eager() or forward_ad._current_level >= 0:
         return torch.addcmul(summand, y, factor)
     if not torch.is_grad_enabled() and not y.requires_grad:
         return _product(y, factor, summand, y)

@@ -16,12 +16,13 @@ do not move the outputs accordingly.
 
 from __future__ import annotations
 
+import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -62,10 +63,7 @@ def plan(net: nn.Module, networks: Sequence[Runtime], x: Tensor, inflation: floa
         x: one input.
         inflation: None: from the posterior, as above.
     """
-    known = _KNOWN.setdefault(net, {})
-    if x.shape not in known:
-        known[x.shape] = _work(net, x)
-    work, classes, per_pixel = known[x.shape]
+    work, classes, per_pixel = _known_work(net, x)
     random = [m for m in work if isinstance(m, NormLayer) and m.is_random and m.opening.runtime in networks]
     chosen = _forward(work, random) if per_pixel else _backward(work, random, classes)
     last = random[-1:] if random and random[-1].scale.s.numel() == classes else []
@@ -102,22 +100,41 @@ def _forward(work: dict[nn.Module, float], random: list[NormLayer]) -> set[nn.Mo
 
 
 _Work = tuple[dict[nn.Module, float], int, bool]
-_KNOWN: WeakKeyDictionary[nn.Module, dict[torch.Size, _Work]] = WeakKeyDictionary()
-"""What was found out about a network, by the size of its inputs."""
+_Remembered = tuple[list[tuple[weakref.ref[nn.Module], float]], int, bool]
+_KNOWN: weakref.WeakKeyDictionary[nn.Module, dict[Any, _Remembered]] = weakref.WeakKeyDictionary()
+"""What was found out about a network, by its layers and the size of its inputs; it keeps no network alive."""
+
+
+def _known_work(net: nn.Module, x: Tensor) -> _Work:
+    """As :func:`_work`, measured once."""
+    remembered = _KNOWN.setdefault(net, {})
+    place = (x.shape, *[id(module) for module in net.modules() if _has_weight(module)])
+    if place in remembered:
+        refs, classes, per_pixel = remembered[place]
+        layers = [(ref(), amount) for ref, amount in refs]
+        if all(module is not None for module, _ in layers):  # otherwise another has the number of one that is gone
+            return {cast(nn.Module, module): amount for module, amount in layers}, classes, per_pixel
+    work, classes, per_pixel = _work(net, x)
+    remembered[place] = [(weakref.ref(module), amount) for module, amount in work.items()], classes, per_pixel
+    return work, classes, per_pixel
 
 
 def _work(net: nn.Module, x: Tensor) -> _Work:
-    """Multiplications of each layer with a weight, in the order of execution; classes; whether pixels have them."""
+    """Multiplications of each layer that the outputs depend on, as executed; classes; whether pixels have them."""
     work: dict[nn.Module, float] = {}
+    probes: dict[nn.Module, Tensor] = {}
 
-    def note(module: nn.Module, args: Any, output: Tensor) -> None:
+    def note(module: nn.Module, args: Any, output: Tensor) -> Tensor:
         weight = cast(Tensor, module.weight)
         work.pop(module, None)  # of a layer that is called again the last call counts
         work[module] = output.numel() * weight.numel() / max(weight.size(0), 1)
+        probes[module] = torch.zeros((), dtype=output.dtype, device=output.device, requires_grad=True)
+        return output + probes[module]
 
     handles = [module.register_forward_hook(note) for module in net.modules() if _has_weight(module)]
     try:
-        out = net(x)
+        with torch.enable_grad():
+            out = net(x)
     finally:
         for handle in handles:
             handle.remove()
@@ -126,7 +143,10 @@ def _work(net: nn.Module, x: Tensor) -> _Work:
         raise ValueError(
             f"method='moments' needs outputs (N, classes, *space), the network returns {shape}: use 'draws'"
         )
-    return work, out.size(1), out.dim() > 2
+    with torch.enable_grad():
+        reached = torch.autograd.grad(out.sum(), list(probes.values()), allow_unused=True)
+    matter = {module for module, gradient in zip(probes, reached, strict=True) if gradient is not None}
+    return {module: amount for module, amount in work.items() if module in matter}, out.size(1), out.dim() > 2
 
 
 def _has_weight(module: nn.Module) -> bool:
@@ -179,14 +199,18 @@ def spread_out(mean: Tensor, covariance: Tensor) -> Tensor:
     return torch.cat([mean + moved, mean - moved])
 
 
+_FREEZING = threading.RLock()
+
+
 @contextmanager
 def _frozen(net: nn.Module) -> Iterator[None]:
-    """Inside, no parameter records a gradient."""
-    flags = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
-    try:
-        for parameter, _ in flags:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
+    """Inside, no parameter records a gradient; one thread at a time, or each would restore what the other had set."""
+    with _FREEZING:
+        flags = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
+        try:
+            for parameter, _ in flags:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)

@@ -57,9 +57,10 @@ def predict(
     """Predict with ``samples`` draws of the scales (0: one pass with their means), in evaluation mode, without
     gradients.
 
-    Draw i of input j depends on the network's key, i and j alone, not on how the work is cut into pieces. Many draws
-    share one forward pass; what stands before the first random scale is computed once. Batch normalization uses its
-    running statistics.
+    Draw i of input j depends on the network's key, i and j alone, not on how the work is cut into pieces (samples that
+    the forward makes of one input, as of its frames, must stand side by side in the batch). Many draws share one
+    pass; what stands before the first random scale is computed once. Batch norm uses its running statistics.
+    Threads may predict with one network at a time, if it is in evaluation mode.
 
     Arguments:
         x: inputs ``(N, ...)``.
@@ -113,13 +114,14 @@ def predict(
             if networks:
                 draws = _draws(net, networks, part, first + start, samples, max(1, rows // len(part)))
             else:
-                draws = iter([_tensor(net(part))[None]])
+                draws = iter([_outputs(net(part), len(part))[None]])
             results.append(average(draws, output))
     return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
 
 
 def _by_moments(net: nn.Module, networks: list[Runtime], x: Tensor, rows: int, inflation: float | None) -> Prediction:
-    with mode(net, False), torch.no_grad():
+    with torch.inference_mode(False), mode(net, False), torch.no_grad():
+        x = x.clone() if x.is_inference() else x
         chosen = plan(net, networks, x[:1], inflation)
         if chosen.per_pixel:
             return _by_pixel_moments(net, networks, x, rows, chosen)
@@ -162,7 +164,7 @@ def _expanded(net: nn.Module, networks: list[Runtime], x: Tensor, first: int, st
         out = _pass(net, networks, x, first, start, count, True)
     except Exception:
         return None
-    return out if out.size(0) == count * len(x) else None
+    return out
 
 
 def _expands(net: nn.Module, networks: list[Runtime]) -> bool:
@@ -178,12 +180,22 @@ def _pass(
         assert runtime.sampling is not None
         index = torch.arange(start, start + count, device=runtime.sampling.key.device)
         runtime.sampling = replace(runtime.sampling, index=index, first=first, expands=expands)
-    return _tensor(net(x if expands else x.repeat(count, *[1] * (x.dim() - 1))))
+    return _outputs(net(x if expands else x.repeat(count, *[1] * (x.dim() - 1))), count * len(x))
 
 
-def _tensor(out: object) -> Tensor:
+def _outputs(out: object, rows: int) -> Tensor:
+    """What the network returned, if it is ``(rows, classes, ...)``."""
     if not isinstance(out, Tensor):
         raise ValueError(f"predict: the network returned {type(out).__name__}: wrap it so that it returns one tensor")
+    if out.dim() < 2 or out.size(1) < 2:
+        raise ValueError(
+            f"predict: the network returned a tensor {tuple(out.shape)}, classes belong on axis 1: give it an output "
+            "for each of them (of two classes with one logit z, wrap it to return 0 and z)"
+        )
+    if out.size(0) != rows:
+        raise ValueError(
+            f"predict: the network returned {out.size(0)} rows for {rows} inputs: wrap it so that each has one"
+        )
     return out
 
 

@@ -89,35 +89,60 @@ class Sampling:
         return signs.repeat_interleave(rows // len(signs), 0).float()
 
 
+@dataclass(frozen=True)
+class Noise:
+    """Where the draws of one call come from.
+
+    Arguments:
+        rows: hash of each sample.
+        signs: of the draws of each row, if some are negative.
+        sampling: the Monte Carlo draw in evaluation mode; None in training.
+    """
+
+    rows: Tensor
+    signs: Tensor | None = None
+    sampling: Sampling | None = None
+
+    def normal(self, columns: Tensor) -> Tensor:
+        """Standard normal draws ``(rows, columns)``."""
+        drawn = noise.normal(self.rows, columns)
+        return drawn if self.signs is None else drawn * self.signs
+
+    def serves(self, layer: Member) -> bool:
+        """Whether the scale of a layer is drawn."""
+        if self.sampling is None:
+            return layer.training
+        return self.sampling.given is None or layer.index in self.sampling.given
+
+
 @dataclass
 class Scope:
     """Statistics and noise of one call.
 
-    ``expand``: the first random layer is to expand its batch to the draws. ``step``: the training step that was drawn.
-    ``signs``: of the draws of each row, if some are negative. ``factors``: drawn scales, where they are known already.
+    ``noise`` is None where nothing is drawn. ``expand``: the first random layer is to expand its batch to the draws.
+    ``factors``: drawn scales, where they are known already.
     """
 
     statistics: dict[int, tuple[Tensor, Tensor]]
-    rows: Tensor | None = None
+    noise: Noise | None = None
     draws: dict[int, Tensor] = field(default_factory=dict)
     expand: bool = False
-    step: Tensor | None = None
-    signs: Tensor | None = None
     factors: dict[int, Tensor] = field(default_factory=dict)
 
-    def normal(self, columns: Tensor) -> Tensor:
-        """Standard normal draws ``(rows, columns)``."""
-        assert self.rows is not None
-        drawn = noise.normal(self.rows, columns)
-        return drawn if self.signs is None else drawn * self.signs
+    def draws_for(self, layer: Member) -> bool:
+        """Whether the scale of a layer is drawn in this call."""
+        return layer.is_random and self.noise is not None and self.noise.serves(layer)
 
     def draw(self, layer: Member, batch: int) -> Tensor:
         """Standard normal draws ``(rows, columns)`` of a layer, also for a batch axis that grew or shrank."""
         drawn = self.draws.get(layer.index)
-        return self.matched(self.normal(layer.columns) if drawn is None else drawn, batch)
+        if drawn is None:
+            assert self.noise is not None
+            drawn = self.noise.normal(layer.columns)
+        return self.matched(drawn, batch)
 
     def matched(self, drawn: Tensor, batch: int) -> Tensor:
-        """One row for each sample of a batch axis that may have grown or shrunk."""
+        """One row for each sample of a batch axis that may have grown or shrunk; what a sample makes stays together."""
         rows = drawn.size(0)
         if batch == rows or self.expand:
             return drawn

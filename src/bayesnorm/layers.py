@@ -88,7 +88,7 @@ class NormLayer(Propagating):
         """Normalize, scale; draw the scale in training mode and inside :func:`bayesnorm.sampling`."""
         x = input
         scope = self.opening.current(x)
-        sampling = self.is_random and scope.rows is not None and self.opening.runtime.draws_for(self)
+        sampling = scope.draws_for(self)
         gain, shift = self.scale.inner() if sampling else self.scale.folded()
         if isinstance(self.norm, BatchNorm) and self.norm.training:
             y = self._respond_to_batch(x, gain, shift, args, kwargs)

@@ -165,7 +165,7 @@ def normal(rows: Tensor, columns: Tensor, bound: float | None = 3.0) -> Tensor:
     # In float32, the erfinv of inductor is off by 1e-6 inside the bound and 4e-5 outside (a Newton step on erf near 1).
     # Rounded from float64 all agree: the errors, the same step included, are far below a float32 spacing.
     z = _symmetric(rows, columns, torch.float64).erfinv_().mul_(math.sqrt(2.0))
-    return (z if bound is None else z.clamp_(-bound, bound)).to(torch.float32)
+    return (z if bound is None else z.clamp(-bound, bound)).to(torch.float32)
 
 
 def derive(key: Tensor, domain: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -13,9 +14,36 @@ import torch
 from torch import Tensor, nn
 
 from . import noise
-from ._scope import TRAINING, Member, Sampling, Scope
+from ._repeats import Repeats, first_tensor, repeating
+from ._scope import TRAINING, Member, Noise, Sampling, Scope
 from .moments.core import is_eager, without_autocast
 from .moments.program import Plan, Program
+
+
+class Call:
+    """The call that is running."""
+
+    def __init__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """No module runs."""
+        self.scope: Scope | None = None
+        self.pending: tuple[Opening, Tensor] | None = None
+        self.opener: nn.Module | None = None
+        self.frame: FrameType | None = None
+
+    def is_open(self) -> bool:
+        """Whether the module that opened the scope is still running; hooks do not see it end by KeyboardInterrupt."""
+        if self.opener is None or torch.compiler.is_compiling():
+            return self.opener is not None
+        if self.frame is not None:
+            try:
+                self.frame.clear()
+            except RuntimeError:  # what an executing frame raises
+                return True
+        self.close()
+        return False
 
 
 class Runtime:
@@ -31,8 +59,9 @@ class Runtime:
         expands: whether all that stands before the first random layer can be computed once for many draws.
         activations: numbers in one input, and in the activations that a forward pass holds at a time, when traced.
 
-    ``apart`` lets every layer open its own scope, for procedures that change parameters layer by layer. ``samples``
-    numbers the samples of the batch where their place in it does not: the parts of a batch over several processes.
+    ``apart`` lets every layer open its own scope, for procedures that change parameters layer by layer. Calls and what
+    they draw are the thread's own, so that several may predict at a time; compiled code, which cannot write such
+    values, has one call for all.
     """
 
     def __init__(
@@ -48,50 +77,70 @@ class Runtime:
         self.program = program
         self.expands = expands
         self.activations = activations
-        self.apart = False
-        self.sampling: Sampling | None = None
-        self.samples: Tensor | None = None
-        self._close()
-        self.steps: dict[int, Tensor] = {}
+        self._begin()
 
-    def _close(self) -> None:
-        self.scope: Scope | None = None
-        self.pending: tuple[Opening, Tensor] | None = None
-        self.opener: nn.Module | None = None
-        self.frame: FrameType | None = None
+    def _begin(self) -> None:
+        self.apart = False
+        self.own = threading.local()
+        self.compiled = Call()
+        self.repeats = Repeats()
 
     def __getstate__(self) -> dict[str, Any]:
-        closed = dict.fromkeys(("frame", "scope", "pending", "opener", "sampling", "samples"))
-        return {**vars(self), **closed, "steps": {}, "apart": False}
+        return {name: vars(self)[name] for name in ("root", "layers", "program", "expands", "activations")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    @property
+    def call(self) -> Call:
+        """The one that is running."""
+        if torch.compiler.is_compiling():
+            return self.compiled
+        found: Call | None = getattr(self.own, "call", None)
+        if found is None:
+            found = self.own.call = Call()
+        return found
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """What the calls draw in evaluation mode, if anything."""
+        return getattr(self.own, "sampling", None)
+
+    @sampling.setter
+    def sampling(self, value: Sampling | None) -> None:
+        self.own.sampling = value
+
+    @property
+    def samples(self) -> Tensor | None:
+        """Numbers of the samples of the batch, where their place in it is another: a part of a batch of processes."""
+        return getattr(self.own, "samples", None)
+
+    @samples.setter
+    def samples(self, value: Tensor | None) -> None:
+        self.own.samples = value
 
     def buffer(self, purpose: str) -> Tensor:
         """A buffer that the conversion gave to the root."""
         value: Tensor = getattr(self.root, self.root.__dict__["bayesnorm_buffers"][purpose])
         return value
 
-    def is_open(self) -> bool:
-        """Whether the module that opened the scope is still running; hooks do not see it end by KeyboardInterrupt."""
-        if self.opener is None or torch.compiler.is_compiling():
-            return self.opener is not None
-        if self.frame is not None:
-            try:
-                self.frame.clear()
-            except RuntimeError:  # what an executing frame raises
-                return True
-        self._close()
-        return False
-
     def open(self, opening: Opening, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Scope:
         """Compute what the layers of ``opening`` need for one call with these arguments."""
         scope = Scope(self.statistics(opening))
-        drawing = self.sampling is not None
-        random = [layer for layer in opening.layers if layer.is_random and (layer.training or drawing)]
+        before = self.repeats.find(opening, args, kwargs) if repeating() else None
+        sampling = self.sampling if before is None else before.sampling
+        random = [layer for layer in opening.layers if layer.is_random and (layer.training or sampling is not None)]
         if random:
-            self._set_rows(scope, first_tensor(args, kwargs))
-            if self.sampling is not None and self.sampling.given is not None:
-                scope.draws = self.sampling.given
+            x = first_tensor(args, kwargs)
+            scope.noise = before if before is not None else self._noise(x, sampling)
+            scope.expand = sampling is not None and sampling.expands
+            if not torch.compiler.is_compiling() and not repeating():
+                self.repeats.add(opening, x, scope.noise)
+            if sampling is not None and sampling.given is not None:
+                scope.draws = sampling.given
                 return scope
-            drawn = scope.normal(torch.cat([layer.columns for layer in random]))
+            drawn = scope.noise.normal(torch.cat([layer.columns for layer in random]))
             parts = drawn.split([layer.columns.numel() for layer in random], dim=1)
             scope.draws = {layer.index: part for layer, part in zip(random, parts, strict=True)}
             if not torch.compiler.is_compiling():  # a compiler does better with each layer on its own
@@ -99,17 +148,12 @@ class Runtime:
                     scope.factors = random[0].factors(random, drawn)
         return scope
 
-    def draws_for(self, layer: Member) -> bool:
-        """Whether the scale of a layer is drawn in this call."""
-        if self.sampling is None:
-            return layer.training
-        return self.sampling.given is None or layer.index in self.sampling.given
-
     def statistics(self, opening: Opening) -> dict[int, tuple[Tensor, Tensor]]:
         """Input moments of the layers of ``opening``, from the parameters as they are."""
         if self.program is None or opening.plan is None:
             return {}
-        memory = self.sampling.memory if self.sampling is not None else None
+        sampling = self.sampling
+        memory = sampling.memory if sampling is not None else None
         if memory is not None and id(opening) in memory:
             return memory[id(opening)]
         with without_autocast(opening.device_type()), _unseen_by_checkpoints():
@@ -119,14 +163,14 @@ class Runtime:
             memory[id(opening)] = statistics
         return statistics
 
-    def _set_rows(self, scope: Scope, x: Tensor) -> None:
-        if self.sampling is not None:
-            scope.rows = rows = self.sampling.rows(x.size(0))
-            scope.signs = self.sampling.signs(len(rows))
-            scope.expand = self.sampling.expands
-            if self.sampling.index.dim() == 0:
-                self.sampling.index = self.sampling.index + 1
-            return
+    def _noise(self, x: Tensor, sampling: Sampling | None) -> Noise:
+        """That of the next call, with this batch."""
+        if sampling is not None:
+            rows = sampling.rows(x.size(0))
+            found = Noise(rows, sampling.signs(len(rows)), sampling)
+            if sampling.index.dim() == 0:
+                sampling.index = sampling.index + 1
+            return found
         key, step = self.buffer("noise_key"), self.buffer("noise_step")
         sample = self.samples
         if sample is None:
@@ -134,21 +178,9 @@ class Runtime:
             if torch.distributed.is_available() and torch.distributed.is_initialized():
                 sample = sample + torch.distributed.get_rank() * x.size(0)
         with torch.no_grad():
-            if _recomputing():
-                scope.step = self.steps.get(x.data_ptr(), step - 1)
-            else:
-                scope.step = step.clone()
-                step.add_(1)
-        scope.rows = noise.rows(noise.derive(key, TRAINING), scope.step, sample)
-
-    def note(self, x: Tensor) -> None:
-        """Remember the step at which this tensor came in: all that a checkpoint hands back is the tensor."""
-        if self.scope is None or self.scope.step is None or torch.compiler.is_compiling() or _recomputing():
-            return
-        if len(self.steps) >= 4096:
-            self.steps.pop(next(iter(self.steps)))
-        self.steps.pop(x.data_ptr(), None)
-        self.steps[x.data_ptr()] = self.scope.step
+            now = step.clone()
+            step.add_(1)
+        return Noise(noise.rows(noise.derive(key, TRAINING), now, sample))
 
 
 @dataclass
@@ -170,65 +202,37 @@ class Opening:
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook."""
-        runtime = self.runtime
-        if runtime.apart:
+        runtime, call = self.runtime, self.runtime.call
+        if runtime.apart or (call.opener is not module and call.is_open()):
             return
-        if runtime.opener is module or not runtime.is_open():
-            runtime.opener = module
-            if torch.compiler.is_compiling():
-                # Hooks may be compiled apart from the forward: the first layer computes the scope in the forward's
-                # graph.
-                runtime.scope, runtime.pending = None, (self, first_tensor(args, kwargs))
-                return
-            runtime.scope = runtime.open(self, args, kwargs)
-            runtime.frame = sys._getframe(1)
-        x = _first((*args, *kwargs.values()))
-        if x is not None:
-            runtime.note(x)
+        call.opener = module
+        if torch.compiler.is_compiling():
+            # Hooks may be compiled apart from the forward: the first layer computes the scope in the forward's graph.
+            call.scope, call.pending = None, (self, first_tensor(args, kwargs))
+            return
+        call.scope = runtime.open(self, args, kwargs)
+        call.frame = sys._getframe(1)
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Forward hook, called on exceptions too."""
-        if self.runtime.opener is module:
-            self.runtime._close()
+        if self.runtime.call.opener is module:
+            self.runtime.call.close()
 
     def current(self, x: Tensor) -> Scope:
         """The open scope, or one for this call alone."""
-        runtime = self.runtime
-        if not runtime.is_open():
+        runtime, call = self.runtime, self.runtime.call
+        if not call.is_open():
             return runtime.open(self, (x,), {})
-        if runtime.scope is None:
-            assert runtime.pending is not None
-            opening, batch = runtime.pending
-            runtime.scope = runtime.open(opening, (batch,), {})
-        runtime.note(x)
-        return runtime.scope
+        if call.scope is None:
+            assert call.pending is not None
+            opening, batch = call.pending
+            call.scope = runtime.open(opening, (batch,), {})
+        return call.scope
 
     def device_type(self) -> str:
         """Device of the layers."""
         weight: Tensor = self.layers[0].scale.s
         return weight.device.type
-
-
-def first_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """The batch: the first tensor among the arguments, also inside tuples, lists and dicts."""
-    found = _first((*args, *kwargs.values()))
-    if found is None:
-        raise ValueError("no tensor among the arguments of the call: pass the batch as one, so that noise can be drawn")
-    return found
-
-
-def _first(values: Sequence[Any]) -> Tensor | None:
-    for value in values:
-        inner = tuple(value.values()) if isinstance(value, dict) else value
-        found = _first(inner) if isinstance(inner, (tuple, list)) else inner
-        if isinstance(found, Tensor) and found.dim() > 0:
-            return found
-    return None
-
-
-def _recomputing() -> bool:
-    """Whether this call repeats a forward inside a backward pass (activation checkpointing)."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def _unseen_by_checkpoints() -> AbstractContextManager[object]:

@@ -72,3 +72,10 @@ def test_a_run_that_has_not_ended_shows_what_a_checkpoint_has(run, tmp_path):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     found = listed(tmp_path, "one")
     assert (found["state"], found["epochs"], found["curve"]["epoch"]) == ("unfinished", 0, [])
+
+
+def test_the_learning_rate_is_the_one_that_the_warm_up_leads_to(tmp_path):
+    settings = {**SETTINGS, "epochs": 1, "warmup_steps": 100}
+    complete(Job(tmp_path / "warm", settings, samples=0), lambda event: None)
+    assert RunFolder(tmp_path / "warm").history()[0]["lr"] < 0.02
+    assert listed(tmp_path / "warm", "warm")["lr"] == 0.02

@@ -12,6 +12,7 @@ from ..train.config import OPERATIONAL, Config
 from ..train.documents import evaluation_name
 from ..train.environment import typed
 from ..train.events import measured
+from ..train.job import lr_of
 from ..train.recipe import Recipe, resolve
 from ..train.run_folder import RunFolder, settings_digest
 from .summary import read
@@ -50,7 +51,7 @@ def _listed(path: Path, name: str) -> Document:
         "epochs": len(history),
         "of": config["epochs"],
         "seed": config["seed"],
-        "lr": history[0]["lr"] if history else config["lr"],
+        "lr": lr_of(folder, Config.from_dict(config)) or "auto",
         "searched": config["lr"] == "auto",
         "set": _changed(found.recipe, config),
         "state": result.get("state", "unfinished"),

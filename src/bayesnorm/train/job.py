@@ -132,13 +132,17 @@ def search(job: Job, emit: Callback, shelf: Shelf, stop_at: float | None = None)
 
 def known_lr(job: Job) -> float | None:
     """The learning rate of a job as far as it is known: given, or found by a search that is over."""
-    _, config = job.resolved()
+    return lr_of(job.folder, job.resolved()[1])
+
+
+def lr_of(folder: RunFolder, config: Config) -> float | None:
+    """As :func:`known_lr`, of a run with this configuration."""
     if config.lr != "auto":
         return float(config.lr)
-    result = job.folder.result() or {}
+    result = folder.result() or {}
     if result.get("state") == "finished":
         return float(result["lr"])
-    trials = from_json((job.folder.read("lr_search.json") or {}).get("trials"))
+    trials = from_json((folder.read("lr_search.json") or {}).get("trials"))
     return LrSearch(trials).best if len(trials) == config.lr_trials else None
 
 

@@ -8,12 +8,13 @@ import networks
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from architectures import randomize_
 from networks import convert, input_moments, layers, normal, plain, relative, with_operation
 from torch import nn
 
 import bayesnorm
-from bayesnorm.moments import Moments, core
+from bayesnorm.moments import Moments, NoRuleError, core, gaussian
 
 X = normal(16, 3, 8, 8)
 
@@ -113,6 +114,299 @@ def test_norms_without_propagation_need_no_rules(norm, operation, _):
 def test_an_operation_behind_the_last_normalized_layer_needs_no_rule():
     net = nn.Sequential(*plain()[:5], Function())
     assert relative(convert(net, "analytic", "point")(X), net(X)) < 1e-4
+
+
+class Between(nn.Module):
+    """A function of the first layer's output before the second, on (N, 3, 8, 8)."""
+
+    def __init__(self, function, head=None):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), head or nn.Conv2d(4, 4, 3, padding=1)
+        self.gain = nn.Parameter(torch.tensor([1.0, -2.0, 0.5, 3.0]))
+        self.norm = nn.LayerNorm((4, 8, 8), bias=False)
+        self.register_buffer("wide", torch.zeros(1, dtype=torch.float64))
+        self.function = function
+
+    def forward(self, x):
+        return self.second(self.function(self, self.first(x)))
+
+
+def between(function, head=None, **options):
+    """The converted network, its first layer's moments (b, s^2) made different in each channel."""
+    torch.manual_seed(0)
+    net = Between(function, head)
+    nn.init.normal_(net.norm.weight)
+    options = {"input_size": (3, 8, 8), "preserve": False} | options
+    got = bayesnorm.convert(net, norm="analytic", scale="point", **options).eval()
+    with torch.no_grad():
+        got.first.scale.b.normal_()
+        got.first.scale.s.uniform_(0.5, 2)
+    return got
+
+
+def handed_on(net):
+    scale = net.first.scale
+    return scale.b, scale.s**2
+
+
+# Rules that fail.
+
+
+class Fails(nn.Module):
+    def forward(self, x):
+        return torch.special.bessel_j0(x)
+
+
+@pytest.mark.filterwarnings("ignore:no moment rule:UserWarning")
+@pytest.mark.parametrize("error", [TypeError, KeyError, AttributeError, RuntimeError, ZeroDivisionError])
+@pytest.mark.parametrize("branches", [1, 2])  # two equal operations are one call of a rule that is elementwise
+def test_whatever_a_rule_raises_names_the_place_and_example_replaces_it(error, branches):
+    @bayesnorm.moments.register(torch.special.bessel_j0)
+    @core.elementwise
+    def rule(m):
+        raise error("of the rule")
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.ModuleList([nn.Conv2d(3, 4, 3) for _ in range(branches)])
+            self.fails, self.second = Fails(), nn.Conv2d(4 * branches, 4, 3)
+
+        def forward(self, x):
+            return self.second(torch.cat([self.fails(first(x)) for first in self.first], 1))
+
+    net, x = Net().eval(), normal(32, 3, 8, 8)
+    with pytest.raises(
+        NoRuleError, match=rf"'special_bessel_j0' in 'fails': {error.__name__}: .*of the rule.*example="
+    ) as raised:
+        convert(net, "analytic", "point", input_size=(3, 8, 8))
+    assert type(raised.value.__cause__) is error
+    got = convert(net, "analytic", "point", example=x)
+    assert relative(got(x), net(x)) < 1e-5
+    seen = torch.cat([net.fails(first(x)) for first in net.first], 1)
+    torch.testing.assert_close(input_moments(got.second), core.mean_var(seen, 1), rtol=1e-5, atol=1e-6)
+
+
+def test_a_rule_that_returns_too_few_results_is_named():
+    bayesnorm.moments.register(torch.unbind, "unbind")(lambda m, dim=0: [m])
+    with pytest.raises(NoRuleError, match="'unbind' in the network's own forward"):
+        between(lambda net, h: sum(h.unsqueeze(2).expand(-1, -1, 3, -1, -1).unbind(2)))
+
+
+def test_a_lack_of_memory_is_not_a_lack_of_rules():
+    @bayesnorm.moments.register(torch.special.bessel_j0)
+    def rule(m):
+        raise torch.cuda.OutOfMemoryError("no memory")
+
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="no memory"):
+        between(lambda net, h: torch.special.bessel_j0(h))
+
+
+def _gained(net, h):
+    return h * net.gain.view(4, 1, 1)
+
+
+NUMPY = {
+    "mean": (lambda net, h: h - h.mean(axis=(2, 3), keepdims=True), lambda net, h: h - h.mean((2, 3), keepdim=True)),
+    "sum": (lambda net, h: h.sum(axis=-1, keepdims=True), lambda net, h: h.sum(dim=-1, keepdim=True)),
+    "softmax": (lambda net, h: torch.softmax(h, axis=1), lambda net, h: torch.softmax(h, dim=1)),
+    "max": (lambda net, h: torch.max(h, axis=3, keepdims=True)[0], lambda net, h: torch.max(h, 3, keepdim=True)[0]),
+    "min": (lambda net, h: h.min(axis=2, keepdims=True).values, lambda net, h: h.min(2, True).values),
+    "amax": (lambda net, h: h.amax(axis=3, keepdims=True), lambda net, h: h.amax(3, True)),
+    "stack": (lambda net, h: torch.stack([h, 2 * h], axis=4).sum(4), lambda net, h: torch.stack([h, 2 * h], 4).sum(4)),
+    "cat": (lambda net, h: torch.cat([h[:, :2], h], axis=1)[:, :4], lambda net, h: torch.cat([h[:, :2], h], 1)[:, :4]),
+    "swapaxes": (lambda net, h: h.swapaxes(axis0=1, axis1=3).swapaxes(1, 3), lambda net, h: h),
+    "add": (lambda net, h: torch.add(x=h, x2=h), lambda net, h: torch.add(h, h)),
+    "constant": (lambda net, h: h * net.gain.view(4, 1, 1).sum(axis=1, keepdims=True), _gained),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+def test_arguments_by_numpys_names(name):
+    got, expected = (input_moments(between(function).second) for function in NUMPY[name])
+    torch.testing.assert_close(got, expected)
+
+
+def test_a_rule_that_uses_numpys_names_gets_them():
+    @bayesnorm.moments.register("sum")
+    def rule(m, axis, keepdims):
+        return Moments(m.mean + axis, m.var)
+
+    net = between(lambda net, h: h.sum(axis=3, keepdims=True))
+    torch.testing.assert_close(input_moments(net.second)[0], handed_on(net)[0] + 3)
+
+
+CONSTANTS = {
+    "to": lambda net, h: h * net.gain.to(h).view(1, 4, 1, 1),
+    "to_keyword": lambda net, h: h * net.gain.to(tensor=h).view(1, 4, 1, 1),
+    "type_as": lambda net, h: h * net.gain.type_as(h)[None, :, None, None],
+    "expand_as": lambda net, h: h * net.gain.view(4, 1, 1).expand_as(h),
+    "expand_as_flat": lambda net, h: (h.flatten(1) * net.gain.view(4, 1, 1).expand_as(h).flatten(1)).view(h.shape),
+    "view_as": lambda net, h: h * net.gain.repeat(2).view_as(h[:2, :, 0, 0])[0].view(4, 1, 1),
+    "mask": lambda net, h: h * _filled(torch.ones(4, 1, 1), net.gain),
+}
+
+
+def _filled(mask, values):
+    for channel, value in enumerate(values):
+        mask[channel] = value
+    return mask
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_with_size_or_dtype_of_an_activation_is_a_constant(name):
+    net = between(CONSTANTS[name])
+    with torch.no_grad():
+        net.gain.mul_(1.5)  # looked up each time
+    mean, var = handed_on(net)
+    torch.testing.assert_close(input_moments(net.second), (mean * net.gain, var * net.gain**2))
+
+
+def test_moments_that_vary_over_space_in_their_variance_alone_are_averaged():
+    net = between(lambda net, h: net.norm(h))
+    mean, var = input_moments(net.second)
+    torch.testing.assert_close(var, net.norm.weight.square().mean((1, 2)))
+    assert not mean.any()
+
+
+DOUBLE = {
+    "double": lambda net, h: h.double(),
+    "to": lambda net, h: h.to(torch.float64),
+    "dtype": lambda net, h: h.to(dtype=torch.float64),
+    "device": lambda net, h: h.to(h.device, torch.float64),
+    "parameter": lambda net, h: h.to(net.wide),
+    "type": lambda net, h: h.type(torch.float64),
+    "type_as": lambda net, h: h.type_as(net.wide),
+    "activation": lambda net, h: F.relu(h).to(h.double()),
+}
+
+
+@pytest.mark.parametrize("name", DOUBLE)
+def test_a_head_in_double_precision(name):
+    head = nn.Conv2d(4, 4, 3, padding=1).double()
+    net = between(DOUBLE[name], head)
+    expected = [t.double() for t in handed_on(net)]
+    expected = gaussian.relu(*expected) if name == "activation" else expected
+    mean, var = input_moments(net.second)
+    assert (mean.dtype, var.dtype) == (torch.float64, torch.float64)
+    torch.testing.assert_close((mean, var), tuple(expected))
+    plain = Between(DOUBLE[name], nn.Conv2d(4, 4, 3, padding=1).double()).eval()
+    assert relative(bayesnorm.convert(plain, norm="analytic", scale="point")(X), plain(X)) < 1e-5
+
+
+# Writes into memory that another tensor has too.
+
+
+def _scaled_slice(net, h):
+    h[:, :2].mul_(100)
+    return h
+
+
+def _scaled_chunk(net, h):
+    h.chunk(2, 1)[0].mul_(100)
+    return h
+
+
+def _flat_relu(net, h):
+    F.relu_(h.flatten(2))
+    return h
+
+
+def _inplace_argument(net, h):
+    F.relu(h.flatten(2), inplace=True)
+    return h
+
+
+def _out(net, h):
+    part = h[:, 1:3]
+    torch.add(part, 1, out=part)
+    return h
+
+
+def _assigned(net, h):
+    part = h[:, :2]
+    part[:, 0] = 2.0
+    return h
+
+
+def _seen_by_a_view(net, h):
+    part = h[:, :2]
+    h.mul_(100)
+    return torch.cat([part, part], 1)
+
+
+def _twice(net, h):
+    h[:, :2].mul_(100)
+    return h.relu_()
+
+
+def _filled_by_parts(net, h):
+    whole = torch.zeros(len(h), 4, 8, 8)
+    whole[:, :2].copy_(h[:, 2:])
+    return whole
+
+
+def _constant_slice(net, h):
+    gain = net.gain.clone()
+    gain[:2].mul_(100)
+    return h * gain.view(4, 1, 1)
+
+
+WRITES = {
+    "mul_": [_scaled_slice, _scaled_chunk, _seen_by_a_view, _twice],
+    "relu_": [_flat_relu],
+    "relu": [_inplace_argument],
+    "add": [_out],
+    "__setitem__": [_assigned],
+    "copy_": [_filled_by_parts],
+}
+EACH = [pytest.param(name, write, id=write.__name__) for name, writes in WRITES.items() for write in writes]
+
+
+@pytest.mark.parametrize(("name", "write"), EACH)
+def test_a_write_that_another_tensor_sees_is_refused(name, write):
+    with pytest.raises(NoRuleError, match=rf"'{name}' in the network's own forward writes .*out of place.*example="):
+        between(write)
+
+
+@pytest.mark.filterwarnings("ignore:no moment rule:UserWarning")
+@pytest.mark.parametrize(("name", "write"), EACH)
+@torch.no_grad()
+def test_a_write_that_another_tensor_sees_is_measured_on_an_example(name, write):
+    """What is held is what the activation has on the example; the rules of the operations behind apply to it."""
+    torch.manual_seed(0)
+    x = normal(256, 3, 8, 8)
+    net = bayesnorm.convert(Between(write), norm="analytic", scale="point", example=x, preserve=False).eval()
+    seen = write(net, net.first(x)) if write is not _twice else _scaled_slice(net, net.first(x))
+    expected = core.mean_var(seen, 1) if write is not _twice else gaussian.relu(*core.mean_var(seen, 1))
+    torch.testing.assert_close(input_moments(net.second), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_write_into_a_part_of_a_constant_is_refused_and_an_example_cannot_help():
+    for options in ({}, {"example": X}):
+        with pytest.raises(NoRuleError, match=r"'mul_' in the network's own forward writes .*out of place\.$"):
+            between(_constant_slice, **options)
+
+
+def test_a_write_that_nobody_else_reads_is_an_operation_like_any():
+    net = between(lambda net, h: F.relu_(h.flatten(2)).unflatten(2, (8, 8)))
+    torch.testing.assert_close(input_moments(net.second), gaussian.relu(*handed_on(net)))
+
+
+@pytest.mark.parametrize("norm", ["weight", "batch"])
+def test_a_batch_norm_is_not_merged_over_a_write(norm):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bn = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            h = self.conv(x)
+            h[:, :2].mul_(100)
+            return self.bn(h)
+
+    net = randomize_(Net()).eval()
+    assert relative(convert(net, norm, "point")(X), net(X)) < 1e-4
 
 
 # Measured on an example.

@@ -33,6 +33,8 @@ KINKED = {
 SMOOTH = {
     "square": (gaussian.square, torch.square),
     "exp": (lambda m, v: gaussian.exp(m / 4, v / 16), lambda x: torch.exp(x / 4)),
+    "sin": (gaussian.sin, torch.sin),
+    "cos": (gaussian.cos, torch.cos),
     "sigmoid": (lambda m, v: gaussian.quadrature(torch.sigmoid, m, v), torch.sigmoid),
     "tanh": (lambda m, v: gaussian.quadrature(torch.tanh, m, v, 129), torch.tanh),
     "gelu": (lambda m, v: gaussian.quadrature(F.gelu, m, v), F.gelu),
@@ -150,6 +152,33 @@ def test_float32_has_no_cancellation(name, std):
     for got, expected in zip(ALL[name][0](mean.float(), var.float()), ALL[name][0](mean, var), strict=True):
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), expected, rtol=2e-6, atol=1e-36)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_waves_of_small_variance(name, dtype):
+    """``v' = f'^2 v + (1 - 3 f'^2) v^2 / 2 + O(v^3)``; at an extremum the second term is all there is."""
+    mean = torch.tensor([-1.0, 0.0, 0.3, math.pi / 2, math.pi, 20.0], dtype=dtype)
+    var = torch.full_like(mean, 1e-8)
+    value, slope = (f(mean.double()) for f in ((torch.sin, torch.cos) if name == "sin" else (torch.cos, torch.sin)))
+    v = var.double()
+    expected = slope**2 * v + (1 - 3 * slope**2) * v**2 / 2
+    new_mean, new_var = ALL[name][0](mean, var)
+    assert new_var.dtype == dtype
+    torch.testing.assert_close(new_var.double(), expected, rtol=2e-8 + 2 * torch.finfo(dtype).eps, atol=0.0)
+    torch.testing.assert_close(new_mean.double(), value, rtol=1e-8 + torch.finfo(dtype).eps, atol=0.0)
+
+
+@pytest.mark.parametrize(("name", "sign"), [("sin", -1), ("cos", 1)])
+def test_waves_of_large_variance(name, sign):
+    """A quadrature of 65 nodes samples whole periods at v = 158 and 632."""
+    mean, var = columns([(m, v) for m in (-2.0, 0.0, 0.5) for v in (1.0, 9.0, 158.0, 632.0, 1e6)])
+    rule, f = ALL[name]
+    new_mean, new_var = rule(mean, var)
+    expected = f(mean) * torch.exp(-var / 2)
+    torch.testing.assert_close(new_mean, expected, rtol=1e-12, atol=0.0)
+    second = (1 + sign * torch.cos(2 * mean) * torch.exp(-2 * var)) / 2
+    torch.testing.assert_close(new_var, second - expected**2, rtol=1e-12, atol=0.0)
 
 
 def test_plain_formula_would_cancel():

@@ -2,13 +2,16 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
+from networks import input_moments, normal, relative
 from torch import nn
 
 import bayesnorm
 from bayesnorm.layers import NormLayer
+from bayesnorm.moments import gaussian
 from bayesnorm.moments.core import Moments, elementwise, find, is_elementwise
 from bayesnorm.moments.merged import Joined, Part, join, together
 
@@ -123,3 +126,49 @@ def test_rules_of_users_run_one_by_one_unless_they_are_marked():
     assert is_elementwise(elementwise(rule))
     assert is_elementwise(find(torch.tanh))
     assert not is_elementwise(find(torch.softmax))
+
+
+class Applied(nn.Module):
+    """Linear layers with an operation behind the ReLU of each."""
+
+    def __init__(self, operation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.operation = operation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.operation(self.first(x).relu())
+        return self.last(self.operation(self.second(x).relu()))
+
+
+SAME = {
+    "h * h": (lambda h: h * h, gaussian.square),
+    "h + h": (lambda h: h + h, lambda mean, var: (2 * mean, 4 * var)),
+    "h - h": (lambda h: h - h + 1, lambda mean, var: (torch.ones_like(mean), torch.zeros_like(var))),
+    "maximum": (lambda h: torch.maximum(h, h), lambda mean, var: (mean, var)),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_an_activation_with_itself_is_one_variable(name):
+    """Each layer hands on (b, s^2): the ReLU and the operation of that are what the next one gets."""
+    operation, expected = SAME[name]
+    torch.manual_seed(0)
+    net = bayesnorm.convert(Applied(operation), norm="analytic", scale="point", preserve=False).double().eval()
+    for layer, previous in ((net.second, net.first), (net.last, net.second)):
+        nn.init.normal_(previous.scale.b)
+        nn.init.uniform_(previous.scale.s, 0.5, 2)
+        relu = gaussian.relu(previous.scale.b, previous.scale.s**2)
+        torch.testing.assert_close(input_moments(layer), expected(*relu))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # dynamo's own, which it hides
+@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("preserve", [True, False])
+def test_an_activation_with_itself_compiles_to_the_same_network(name, preserve):
+    torch.manual_seed(0)
+    net, x = Applied(SAME[name][0]).eval(), normal(16, 6)
+    got = bayesnorm.convert(net, norm="analytic", scale="point", preserve=preserve).eval()
+    torch._dynamo.reset()
+    assert relative(torch.compile(got, fullgraph=True, backend="eager")(x), got(x)) < 1e-6
+    assert not preserve or relative(got(x), net(x)) < 1e-5

@@ -123,6 +123,8 @@ EXACT = {
     "abs": lambda x: abs(x),
     "exp": lambda x: torch.exp(x / 4),
     "sin": lambda x: x.sin(),
+    "sin_wide": lambda x: torch.sin(9 * x),
+    "cos": lambda x: torch.cos(2 * x),
     "clamp": lambda x: x.clamp(-0.5, 1.0),
     "clamp_min": lambda x: torch.clamp(x, min=0.2),
     "clip_max": lambda x: x.clip(max=0.2),
@@ -152,6 +154,7 @@ EXACT = {
     "minimum": lambda x, y: torch.minimum(x, y),
     "maximum_tensor": lambda x: torch.maximum(x, PER_CHANNEL.expand(1, C, 1, 1)),
     "cat": lambda x, y: torch.cat([x, F.relu(y)], 1),
+    "narrow": lambda x: x.narrow(1, -2, 2),
     "stack_sum": lambda x, y: torch.stack([x, y]).sum(0),
     "conv1d": lambda x: F.conv1d(x.flatten(2), W1, BIAS),
     "conv2d": lambda x: F.conv2d(x, W2, BIAS),
@@ -216,6 +219,42 @@ def test_monte_carlo(name):
     assert not sample.agrees(mean, var * 1.21)[random & sample.light_tailed()].any()
 
 
+CASTS = [
+    lambda rule, x: rule(x, torch.float64),
+    lambda rule, x: rule(x, "cpu", torch.float64),
+    lambda rule, x: rule(x, dtype=torch.float64),
+    lambda rule, x: rule(x, torch.zeros(1, dtype=torch.float64)),
+    lambda rule, x: rule(x, tensor=torch.zeros(1, dtype=torch.float64)),
+    lambda rule, x: rule(x, draw()[0]),
+]
+
+
+@pytest.mark.parametrize("cast", CASTS)
+def test_a_cast_to_double_is_one_in_every_form(cast):
+    x = Moments(torch.tensor([[-0.1, 2.0]]), torch.tensor([[0.3, 0.5]]), torch.Size((4, 2)))
+    got = cast(find("to"), x)
+    assert (got.mean.dtype, got.var.dtype) == (torch.float64, torch.float64)
+    assert torch.equal(got.mean, x.mean.double())
+    assert torch.equal(got.var, x.var.double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_no_cast_costs_statistics_their_precision(dtype, precision):
+    x = Moments(torch.full((1, 2), 0.1, dtype=precision), torch.ones(1, 2, dtype=precision))
+    for got in (find("to")(x, dtype), find("to")(x, dtype=dtype), find("type_as")(x, torch.zeros(1, dtype=dtype))):
+        assert torch.equal(got.mean, x.mean)
+
+
+def test_a_cast_uniform_variable_is_uniform():
+    """``floor(keep + rand)`` is Bernoulli in double precision too."""
+    x = Moments(torch.zeros(1, 2), torch.ones(1, 2), torch.Size((4, 2)))
+    drawn = find("to")(find(torch.rand_like)(x), torch.float64)
+    keep = find(torch.floor)(find(torch.add)(drawn, 0.8))
+    torch.testing.assert_close(keep.mean, torch.full((1, 1), 0.8, dtype=torch.float64))
+    torch.testing.assert_close(keep.var, torch.full((1, 1), 0.16, dtype=torch.float64))
+
+
 def test_difference_with_itself_is_zero():
     m, _ = replay(lambda x: x - x)
     assert not m.mean.any()
@@ -275,6 +314,14 @@ def test_layer_norm_is_placed_on_the_last_axes():
     m, _ = replay(lambda x: F.layer_norm(x, (SIDE,), weight, bias))
     torch.testing.assert_close(m.mean, bias.view(1, 1, 1, SIDE))
     torch.testing.assert_close(m.var, weight.view(1, 1, 1, SIDE) ** 2)
+
+
+def test_padding_of_what_has_only_a_variance_that_varies():
+    weight = normal(SIDE, seed=8)
+    m, y = replay(lambda x: F.pad(F.layer_norm(x, (SIDE,), weight), (1, 2)))
+    expected = torch.cat((torch.zeros(1), weight**2, torch.zeros(2)))
+    torch.testing.assert_close(m.var, expected.double().view(1, 1, 1, SIDE + 3))
+    assert y.shape[-1] == SIDE + 3
 
 
 def test_rms_norm_of_many_channels():

@@ -211,6 +211,31 @@ def exp(mean: Tensor, var: Tensor) -> Pair:
     return new_mean, new_mean * new_mean * torch.expm1(var)
 
 
+def _sine(value: Tensor, slope: Tensor, var: Tensor) -> Pair:
+    """A sine or cosine from what it and its derivative are at the mean.
+
+    ``E[y] = f e^(-v/2)`` and ``E[y^2] - E[y]^2 = (1 - e^-v) (1 - e^-v + 2 e^-v f'^2) / 2``: no term is negative.
+    """
+    lost = -torch.expm1(-var)
+    return value * torch.exp(-var / 2), lost * (lost / 2 + (1 - lost) * slope * slope)
+
+
+@_in_double
+def sin(mean: Tensor, var: Tensor) -> Pair:
+    """Sine: ``m' = sin(m) e^(-v/2)``, ``v' = (1 - cos(2m) e^(-2v)) / 2 - m'^2``, free of cancellation.
+
+    >>> [round(float(t), 5) for t in sin(torch.tensor(0.), torch.tensor(158.))]
+    [0.0, 0.5]
+    """
+    return _sine(mean.sin(), mean.cos(), var)
+
+
+@_in_double
+def cos(mean: Tensor, var: Tensor) -> Pair:
+    """Cosine: ``m' = cos(m) e^(-v/2)``, ``v' = (1 + cos(2m) e^(-2v)) / 2 - m'^2``, free of cancellation."""
+    return _sine(mean.cos(), mean.sin(), var)
+
+
 def square(mean: Tensor, var: Tensor) -> Pair:
     """``m' = m^2 + v``, ``v' = 2 v^2 + 4 m^2 v``."""
     squared = mean * mean
@@ -233,6 +258,7 @@ def quadrature(f: Callable[[Tensor], Tensor], mean: Tensor, var: Tensor, nodes: 
     of the same spacing, reaches that spacing with half the nodes, and its nodes are computed where the tensors are:
     no table to copy to the device in every step. With f analytic within ``d`` of the real axis the error is about
     ``exp(-2 pi d / (step sqrt(v)))``, ``step = 16 / (nodes - 1)``; d is pi for sigmoid, SiLU, softplus, pi/2 for tanh.
+    Not for what oscillates: it is aliased where ``step sqrt(v)`` comes near a period.
 
     Measured over ``|m| <= 6`` (tanh with 129 nodes), errors of the mean in ``sqrt(v)`` and of the variance, relative:
     v <= 4: 1e-11, 1e-8; v = 16: 2e-7, 2e-5; v = 64: 2e-4, 2e-3; v = 400: 4e-3, 5e-2.

@@ -92,7 +92,11 @@ class Part(Moments):
         return Part(self.joined, self.place, size)
 
     def cut(self) -> Moments:
-        """The same moments on their own, as rules want them."""
+        """The same moments on their own, as rules want them: one object, however often an operation reads them."""
+        return self._own
+
+    @cached_property
+    def _own(self) -> Moments:
         return Moments(self.mean, self.var, self.size)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from . import rules
 from .core import Moments, Rule
 from .merged import Joined, Part, grouped, together
-from .trace import Here, Ref, Slot, Step, Trace, rebuild, rule_of
+from .trace import Here, Overwritten, Ref, Slot, Step, Trace, leaves, rebuild, rule_of
 
 Visit = Callable[["Propagating", Moments], None]
 
@@ -174,7 +175,7 @@ def as_vectors(m: Moments, layer: nn.Module) -> tuple[Tensor, Tensor]:
     if isinstance(m, Part) and len(m.vectors[0]) == m.size[axis] == m.joined.shapes[m.place][axis]:
         return m.vectors
     rest = [i for i in range(m.mean.dim()) if i != axis]
-    if all(m.mean.size(i) == 1 for i in rest):
+    if all(t.size(i) == 1 for t in (m.mean, m.var) for i in rest):
         mean, var = m.mean.flatten(), m.var.flatten()
     else:
         average = m.mean.mean(rest, keepdim=True)
@@ -209,13 +210,13 @@ def _replay(node: Node, values: dict[int, Any], visit: Visit | None) -> None:
         node.fn = _held if node.step.held else _function(node.step)
     try:
         out = node.fn(*args, **kwargs)
-    except ValueError as error:
-        raise NoRuleError(node.step, f"{_where(node.step)}: {error}. {_REMEDY}") from error
-    if node.single:
-        _store(values, node.outs[0], node.sizes[0], out)
-    else:
-        for slot, size, value in zip(node.outs, node.sizes, out, strict=True):
-            _store(values, slot, size, value)
+        pairs = list(zip(node.outs, [out] if node.single else out, strict=True))
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a rule does not expect
+        raise _declined(node.step, error) from error
+    for (slot, value), size in zip(pairs, node.sizes, strict=True):
+        _store(values, slot, size, value)
 
 
 def _replay_group(nodes: list[Node], values: dict[int, Any]) -> None:
@@ -225,7 +226,13 @@ def _replay_group(nodes: list[Node], values: dict[int, Any]) -> None:
         found = None if joined is None else joined.parts()
     elif len(nodes) > 1:
         moments = [values[node.args[0].id] for node in nodes]
-        found = together(first.fn or _function(first.step), moments, first.args[1:], first.kwargs)
+        rule = first.fn or _function(first.step)
+        try:
+            found = together(rule, moments, first.args[1:], first.kwargs)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise _declined(first.step, error) from error
     if found is None:
         for node in nodes:
             _replay(node, values, None)
@@ -255,6 +262,8 @@ def _node(step: Step) -> Node:
     fn, args, kwargs = _function(step), step.args, step.kwargs
     if step.held:
         fn, args, kwargs = _held, step.held, {}
+    elif step.active and layer is None and not ALIASES.keys().isdisjoint(kwargs):
+        kwargs = _renamed(fn, kwargs)
     return Node(fn, layer, args, kwargs, source, step.outs, step.sizes, step.single, step)
 
 
@@ -276,7 +285,9 @@ def _function(step: Step) -> Callable[..., Any]:
     """The rule of a step that touches activations; the operation itself for one on parameters alone."""
     if step.held or isinstance(step.func, Propagating):
         return step.func
-    if not step.active:
+    if isinstance(step.func, Overwritten):
+        raise NoRuleError(step, f"{_where(step)} {_SEEN_ELSEWHERE}{_OR_MEASURED if step.active else ''}.")
+    if not step.active and not _lends(step):
         return partial(_on_a_copy, step.func) if _writes(step) else step.func
     rule = find_rule(step)
     if rule is None:
@@ -284,14 +295,42 @@ def _function(step: Step) -> Callable[..., Any]:
     return rule
 
 
+def _lends(step: Step) -> bool:
+    """Whether a constant gets its size or dtype from another tensor, of which the pass may have only the moments."""
+    return step.func in rules.LENDING and any(isinstance(leaf, Slot) for leaf in leaves((step.args[1:], step.kwargs)))
+
+
 def _writes(step: Step) -> bool:
     """Whether an operation on parameters changes them: the pass must not."""
     name = getattr(step.func, "__name__", "")
-    return "out" in step.kwargs or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+    own = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name == "__setitem__"
+    return own or "out" in step.kwargs
 
 
 def _on_a_copy(func: Callable[..., Any], first: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-    return func(first.clone() if isinstance(first, Tensor) else first, *args, **kwargs)
+    first = first.clone() if isinstance(first, Tensor) else first
+    result = func(first, *args, **kwargs)
+    return first if result is None else result
+
+
+ALIASES = {"axis": "dim", "keepdims": "keepdim", "axis0": "dim0", "axis1": "dim1", "x2": "other"} | dict.fromkeys(
+    ("x", "x1", "a"), "input"
+)
+"""The names that torch takes from numpy, and its own for them."""
+
+
+def _renamed(rule: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by torch's own names, where the rule has those and not numpy's."""
+    known = inspect.signature(rule).parameters
+    return {
+        ALIASES[name] if name not in known and ALIASES.get(name) in known else name: value
+        for name, value in kwargs.items()
+    }
+
+
+def _declined(step: Step, error: Exception) -> NoRuleError:
+    reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return NoRuleError(step, f"{_where(step)}: {reason}. {_REMEDY}")
 
 
 def _where(step: Step) -> str:
@@ -301,4 +340,11 @@ def _where(step: Step) -> str:
 _REMEDY = (
     "Register one with @bayesnorm.moments.register on rule(m, *args, **kwargs) -> Moments(mean, var), or pass example= "
     "(a batch of inputs) to convert: its moments are then measured once and held."
+)
+_SEEN_ELSEWHERE = (
+    "writes into a view, or into a tensor that has views, and what shares the memory is read again, which the moment "
+    "pass does not follow. Write it out of place"
+)
+_OR_MEASURED = (
+    ", or pass example= (a batch of inputs) to convert: the moments of what is read are then measured once and held"
 )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from . import core, rules
-from .trace import Attribute, Here, Ref, Slot, Step, Trace, leaves, rebuild, unseen
+from .trace import Attribute, Here, Overwritten, Ref, Slot, Step, Trace, leaves, rebuild, unseen
 
 
 class _Recorder(TorchFunctionMode):
@@ -31,6 +31,8 @@ class _Recorder(TorchFunctionMode):
         self._refs: dict[int, Ref] = {}
         self._active: set[int] = set()
         self._alive: list[Any] = []
+        self._versions: dict[int, int] = {}
+        self._writers: dict[int, tuple[str, nn.Module, Overwritten, bool]] = {}
         self._attributes = {
             id(value) for m in model.modules() for value in vars(m).values() if isinstance(value, Tensor)
         }
@@ -43,6 +45,8 @@ class _Recorder(TorchFunctionMode):
         slot = Slot(len(self.trace.sizes))
         self.trace.sizes[slot.id] = tensor.size()
         self._slots[id(tensor)] = slot
+        self._versions[id(tensor)] = _version(tensor)
+        self._writers.pop(id(tensor), None)
         self._alive.append(tensor)
         if active:
             self._active.add(slot.id)
@@ -55,21 +59,43 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        out = func(*args, **kwargs)
-        if func is Tensor.__setitem__:
-            self.record(func, args, kwargs, args[0], [args[0]])
-            return out
-        tensors = [leaf for leaf in leaves(out) if isinstance(leaf, Tensor)]
-        if tensors:
-            if getattr(func, "__name__", "") == "__get__":
-                func = Attribute(func.__self__.__name__)
-            self.record(func, args, kwargs, out, tensors)
+        with self.watching(func, args, kwargs):
+            out = func(*args, **kwargs)
+            if func is Tensor.__setitem__:
+                self.record(func, args, kwargs, args[0], [args[0]])
+                return out
+            tensors = [leaf for leaf in leaves(out) if isinstance(leaf, Tensor)]
+            if tensors:
+                if getattr(func, "__name__", "") == "__get__":
+                    func = Attribute(func.__self__.__name__)
+                self.record(func, args, kwargs, out, tensors)
         return out
+
+    @contextmanager
+    def watching(self, func: Any, args: Any, kwargs: Any) -> Iterator[None]:
+        """An operation inside that writes into its arguments: what else has that memory is no longer what it was."""
+        before = [(t, _version(t)) for t in leaves((args, kwargs)) if isinstance(t, Tensor)]
+        for tensor, _ in before:
+            if id(tensor) in self._writers:
+                self._found(tensor, *self._writers[id(tensor)], (self._slots[id(tensor)],))
+        yield
+        written = [self._slots.get(id(t)) for t, version in before if _version(t) != version]
+        if not written:
+            return
+        writer = Overwritten(getattr(func, "__name__", type(func).__name__))
+        activation = any(slot is not None and slot.id in self._active for slot in written)
+        for tensor in self._alive:
+            known, now = self._versions.get(id(tensor)), _version(tensor)
+            if known is not None and known != now:
+                self._versions[id(tensor)] = now
+                active = activation or self._slots[id(tensor)].id in self._active
+                self._writers[id(tensor)] = (*self.path[-1], writer, active)
 
     def record(self, func: Any, args: Any, kwargs: Any, out: Any, tensors: list[Tensor]) -> None:
         """Append a step, unless it only hands an argument on."""
         coded_args, coded_kwargs = rebuild((tuple(args), dict(kwargs)), self._code)
-        slots = [leaf.id for leaf in leaves((coded_args, coded_kwargs)) if isinstance(leaf, Slot)]
+        takes = coded_args[:1] if func in rules.LENDING else (coded_args, coded_kwargs)
+        slots = [leaf.id for leaf in leaves(takes) if isinstance(leaf, Slot)]
         active = func in rules.RANDOM or any(slot in self._active for slot in slots)
         single = isinstance(out, Tensor)
         candidate = tuple(_measure(t) for t in tensors) if active and self.measure else None
@@ -89,11 +115,22 @@ class _Recorder(TorchFunctionMode):
         if id(leaf) in self._attributes:
             return leaf
         # Nothing recorded made this tensor: an operation that torch's function override does not see.
-        slot = Slot(self.new_slot(leaf, active=True))
-        candidate = (_measure(leaf),) if self.measure else None
-        step = Step(*self.path[-1], unseen, (), {}, (slot.id,), (leaf.size(),), True, True, candidate)
+        return self._found(leaf, *self.path[-1], unseen, True, ())
+
+    def _found(
+        self, tensor: Tensor, where: str, caller: nn.Module, func: Any, active: bool, args: tuple[Slot, ...]
+    ) -> Slot:
+        """A tensor that is read and of which no recorded operation says what it is."""
+        slot = Slot(self.new_slot(tensor, active))
+        candidate = (_measure(tensor),) if self.measure and active else None
+        step = Step(where, caller, func, args, {}, (slot.id,), (tensor.size(),), True, active, candidate)
         self.trace.steps.append(step)
         return slot
+
+
+def _version(tensor: Tensor) -> int:
+    """How often the memory of a tensor was written to; tensors made in inference mode do not count it."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _measure(x: Tensor) -> core.Moments:
@@ -235,14 +272,17 @@ def _as_one_step(
     recorder: _Recorder, func: Callable[..., Any], compute: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Compute, and record ``func`` instead of the operations inside."""
+    if recorder.paused:
+        return compute(*args, **kwargs)
     recorder.paused += 1
     try:
-        out = compute(*args, **kwargs)
+        with recorder.watching(func, args, kwargs):
+            out = compute(*args, **kwargs)
+            tensors = [t for t in leaves(out) if isinstance(t, Tensor)]
+            if tensors:
+                recorder.record(func, args, kwargs, out, tensors)
     finally:
         recorder.paused -= 1
-    tensors = [t for t in leaves(out) if isinstance(t, Tensor)]
-    if tensors and not recorder.paused:
-        recorder.record(func, args, kwargs, out, tensors)
     return out
 
 

@@ -7,3 +7,4 @@ from . import rules_layers as rules_layers
 from . import rules_pointwise as rules_pointwise
 from . import rules_shape as rules_shape
 from .rules_random import RANDOM as RANDOM
+from .rules_shape import LENDING as LENDING

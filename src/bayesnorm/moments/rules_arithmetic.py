@@ -188,20 +188,18 @@ def amin(input: Moments, dim: Dims = (), keepdim: bool = False) -> Moments:
 
 
 @register(torch.max, "max")
-def max(input: Operand, *args: Any, **kwargs: Any) -> Any:
+def max(input: Operand, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """The three forms of ``torch.max``: of two, over all, and over an axis, where the indices are None."""
-    other = args[0] if args else kwargs.get("other")
-    if isinstance(other, Moments | Tensor):
-        return maximum(input, other)
+    if other is not None or isinstance(dim, Moments | Tensor):
+        return maximum(input, dim if other is None else other)
     assert isinstance(input, Moments)
-    return (amax(input, *args, **kwargs), None) if args or kwargs else amax(input)
+    return amax(input) if dim is None else (amax(input, dim, keepdim), None)
 
 
 @register(torch.min, "min")
-def min(input: Operand, *args: Any, **kwargs: Any) -> Any:
+def min(input: Operand, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     """The three forms of ``torch.min``, as :func:`max`."""
-    other = args[0] if args else kwargs.get("other")
-    if isinstance(other, Moments | Tensor):
-        return minimum(input, other)
+    if other is not None or isinstance(dim, Moments | Tensor):
+        return minimum(input, dim if other is None else other)
     assert isinstance(input, Moments)
-    return (amin(input, *args, **kwargs), None) if args or kwargs else amin(input)
+    return amin(input) if dim is None else (amin(input, dim, keepdim), None)

@@ -253,7 +253,7 @@ def pad(input: Moments, pad: Sequence[int], mode: str = "constant", value: float
     channels = []
     for i in range(0, len(pad), 2):
         axis = len(size) - 1 - i // 2
-        if any(pad[i : i + 2]) and ((axis == 1 and len(size) > 2) or mean.shape[axis] > 1):
+        if any(pad[i : i + 2]) and ((axis == 1 and len(size) > 2) or mean.shape[axis] > 1 or var.shape[axis] > 1):
             channels.append(axis)
         else:
             amounts[i : i + 2] = [0, 0]

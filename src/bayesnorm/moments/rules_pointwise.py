@@ -97,6 +97,20 @@ def exp(input: Moments) -> Moments:
     return Moments(*gaussian.exp(input.mean, input.var))
 
 
+@register(torch.sin, torch.sin_, "sin", "sin_")
+@elementwise
+def sin(input: Moments) -> Moments:
+    """``sin x``."""
+    return Moments(*gaussian.sin(input.mean, input.var))
+
+
+@register(torch.cos, torch.cos_, "cos", "cos_")
+@elementwise
+def cos(input: Moments) -> Moments:
+    """``cos x``."""
+    return Moments(*gaussian.cos(input.mean, input.var))
+
+
 @register(F.elu, F.elu_, _nn.elu)
 @elementwise
 def elu(input: Moments, alpha: float = 1.0, inplace: bool = False) -> Moments:
@@ -149,8 +163,6 @@ smooth(torch.sigmoid, torch.sigmoid, torch.sigmoid_, torch.special.expit, F.sigm
 # The poles of tanh are twice as near to the real axis as those of the sigmoid.
 smooth(torch.tanh, torch.tanh, torch.tanh_, F.tanh, "tanh", "tanh_", nodes=129)
 smooth(lambda x: x - torch.tanh(x), F.tanhshrink, nodes=129)
-smooth(torch.sin, torch.sin, torch.sin_, "sin", "sin_")
-smooth(torch.cos, torch.cos, torch.cos_, "cos", "cos_")
 smooth(torch.erf, torch.erf, torch.erf_, "erf", "erf_", nodes=129)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,13 @@ from . import shape
 from .core import Moments, register
 from .rules_arithmetic import as_moments
 from .shape import aligned
+
+Operand = Moments | Tensor
+
+LENDING: frozenset[Any] = frozenset(
+    {Tensor.to, Tensor.type, Tensor.type_as, Tensor.expand_as, Tensor.view_as, Tensor.reshape_as}
+)
+"""Methods that take only size or dtype from their arguments: of a constant they make a constant."""
 
 
 def _each(input: Moments, f: Callable[..., Tensor], *args: Any) -> Moments:
@@ -44,9 +52,14 @@ def reshape(input: Moments, *size: Any, **named: Any) -> Moments:
 
 
 @register("view_as", "reshape_as")
-def reshape_as(input: Moments, other: Moments | Tensor) -> Moments:
-    """The size of another activation."""
-    return _each(input, shape.reshape, other.size if isinstance(other, Moments) else other.shape)
+def reshape_as(input: Operand, other: Operand) -> Operand:
+    """The size of another tensor."""
+    size = _size(other)
+    return _each(input, shape.reshape, size) if isinstance(input, Moments) else input.reshape(size)
+
+
+def _size(x: Operand) -> torch.Size:
+    return aligned(x)[2] if isinstance(x, Moments) else x.shape
 
 
 @register(torch.flatten, "flatten")
@@ -105,9 +118,10 @@ def expand(input: Moments, *sizes: Any, **named: Any) -> Moments:
 
 
 @register("expand_as")
-def expand_as(input: Moments, other: Moments | Tensor) -> Moments:
-    """Broadcast to another activation."""
-    return _each(input, shape.expand, aligned(other)[2] if isinstance(other, Moments) else other.shape)
+def expand_as(input: Operand, other: Operand) -> Operand:
+    """Broadcast to another tensor."""
+    size = _size(other)
+    return _each(input, shape.expand, size) if isinstance(input, Moments) else input.expand(size)
 
 
 @register("repeat", torch.tile, "tile")
@@ -146,7 +160,8 @@ def select(input: Moments, dim: int, index: int) -> Moments:
 
 @register(torch.narrow, "narrow")
 def narrow(input: Moments, dim: int, start: int, length: int) -> Moments:
-    """A range of an axis."""
+    """A range of an axis; a negative start counts from its end."""
+    start = start + aligned(input)[2][dim] if start < 0 else start
     return getitem(input, _along(input, dim, slice(start, start + length)))
 
 
@@ -221,23 +236,38 @@ def channel_shuffle(input: Moments, groups: int) -> Moments:
     return _direct(input, lambda t: shape.channel_shuffle(t, groups))
 
 
-@register("contiguous", "clone", torch.clone, "half", "bfloat16", "cpu", "cuda", "type_as", "requires_grad_")
-@register("to", torch.positive, "positive")
+@register("contiguous", "clone", torch.clone, "half", "bfloat16", "cpu", "cuda", "requires_grad_")
+@register(torch.positive, "positive")
 def identity(input: Moments, *_: Any, **__: Any) -> Moments:
     """Unchanged. Statistics stay where they are and in their precision, whatever an activation is cast to."""
     return input
 
 
+@register("to", "type", "type_as")
+def to(input: Operand, *args: Any, **kwargs: Any) -> Operand:
+    """Double precision if that is asked for, by dtype or by another tensor; else unchanged, as :func:`identity`."""
+    args = tuple(map(_as_tensor, args))
+    kwargs = {name: _as_tensor(value) for name, value in kwargs.items()}
+    if not isinstance(input, Moments):
+        return input.to(*args, **kwargs)
+    wanted = [getattr(value, "dtype", value) for value in (*args, *kwargs.values())]
+    return double(input) if torch.float64 in wanted else input
+
+
+def _as_tensor(value: Any) -> Any:
+    return value.mean if isinstance(value, Moments) else value
+
+
 @register("float")
 def float_(input: Moments, **_: Any) -> Moments:
     """Single precision."""
-    return _direct(input, lambda t: t.float())
+    return replace(input, mean=input.mean.float(), var=input.var.float())
 
 
 @register("double")
 def double(input: Moments, **_: Any) -> Moments:
     """Double precision."""
-    return _direct(input, lambda t: t.double())
+    return replace(input, mean=input.mean.double(), var=input.var.double())
 
 
 @register(torch.detach, "detach", "detach_")

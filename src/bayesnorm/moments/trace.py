@@ -84,6 +84,13 @@ class Attribute:
         return getattr(x, self.name)
 
 
+@dataclass(frozen=True)
+class Overwritten:
+    """Stands for what an operation wrote into memory that another activation has too: its base, or a view of it."""
+
+    name: str
+
+
 @dataclass
 class Step:
     """One operation: its function or module, arguments with slots and references in them, and the slots it filled.
@@ -117,6 +124,8 @@ class Step:
         """Name of the operation, for messages."""
         if self.func is unseen:
             return "an operation that torch does not see (numpy, an autograd.Function, ...)"
+        if isinstance(self.func, Overwritten):
+            return repr(self.func.name)
         name = type(self.func).__name__ if isinstance(self.func, nn.Module) else getattr(self.func, "__name__", None)
         return repr(name or str(self.func))
 

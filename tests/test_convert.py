@@ -544,6 +544,64 @@ def test_conversion_is_idempotent(norm, scale, inplace):
     assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in again.modules()] == hooks
 
 
+@pytest.mark.parametrize(
+    ("norm", "scale", "other", "message"),
+    [
+        (
+            "weight",
+            bayesnorm.Bayes(prior=10.0),
+            {"scale": bayesnorm.Bayes(prior=1.0)},
+            r"Bayes\(prior=10\.0\), not 1\.0",
+        ),
+        ("weight", bayesnorm.Bayes(sigma_init=0.3), {"scale": "bayes"}, r"Bayes\(sigma_init=0\.3\), not 0\.1"),
+        ("weight", "noise", {"scale": bayesnorm.Noise(sigma_v=0.5)}, r"Noise\(sigma_v=0\.05\), not 0\.5"),
+        ("batch", "point", {"norm": bayesnorm.Batch(momentum=0.3)}, r"Batch\(momentum=0\.1\), not 0\.3"),
+        ("batch", "point", {"norm": bayesnorm.Batch(eps=1e-3)}, r"Batch\(eps=1e-05\), not 0\.001"),
+        (
+            "analytic",
+            "point",
+            {"norm": bayesnorm.Analytic(first_layer="patch"), "example": X},
+            r"Analytic\(first_layer='moments'\), not 'patch'",
+        ),
+    ],
+)
+def test_other_options_of_a_second_conversion_are_refused_with_both_values(norm, scale, other, message):
+    net = convert(plain(), norm, scale)
+    with pytest.raises(ValueError, match=rf"'0' is normalized already, with {message}: .*fold\(\)"):
+        bayesnorm.convert(net, **({"norm": norm, "scale": scale} | other))
+    assert bayesnorm.convert(net, norm=norm, scale=scale, inplace=True) is net
+
+
+def test_options_in_force_are_no_others():
+    net = convert(plain(), bayesnorm.Batch(eps=1e-3), bayesnorm.Noise(sigma_u=0.2))
+    with torch.no_grad():
+        net[0].scale.sigma_u.fill_(0.7)  # as bn_noise.apply_ does
+    again = bayesnorm.convert(net, norm=bayesnorm.Batch(momentum=0.1), scale=bayesnorm.Noise(sigma_u=0.2))
+    assert (again[0].scale.sigma_u == 0.7).all()
+
+
+def test_other_input_stats_of_a_second_conversion_are_taken_and_the_same_change_nothing():
+    net = convert(plain(), "analytic", "bayes", input_stats=(0.0, 1.0))
+    state = copy.deepcopy(net.state_dict())
+    same = bayesnorm.convert(net, norm="analytic", scale="bayes", input_stats=(0.0, [1.0, 1.0, 1.0]))
+    assert all(torch.equal(t, state[key]) for key, t in same.state_dict().items())
+    got = bayesnorm.convert(net, norm="analytic", scale="bayes", input_stats=(5.0, [4.0, 1.0, 9.0]))
+    received = input_moments(got[0])
+    assert torch.equal(received[0], torch.full((3,), 5.0))
+    assert torch.equal(received[1], torch.tensor([4.0, 1.0, 9.0]))
+    assert not torch.equal(got[0].norm.spread, net[0].norm.spread)
+    assert torch.equal(got.noise_key, net.noise_key)
+    assert relative(got(X), net(X)) < 1e-5
+    assert relative(bayesnorm.fold(got)(X), net(X)) < 1e-5
+
+
+def test_input_stats_of_a_second_conversion_reach_a_network_around_the_first():
+    net = nn.Sequential(convert(plain(), "analytic", "point")).eval()
+    got = bayesnorm.convert(net, norm="analytic", scale="point", input_stats=(5.0, 4.0))
+    assert torch.equal(input_moments(got[0][0])[0], torch.full((3,), 5.0))
+    assert relative(got(X), net(X)) < 1e-5
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_networks_of_converted_parts_convert_and_fold(norm):
     parts = [
@@ -741,6 +799,46 @@ def test_patch_statistics_make_the_first_layer_exact(first):
     assert {"0.norm.patch_mean", "0.norm.patch_cov"} <= set(got.state_dict())
 
 
+def test_patch_statistics_of_a_layer_that_reads_two_inputs_are_those_of_both():
+    class Siamese(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+        def forward(self, x, y):
+            return self.head((self.first(x) - self.first(y)).mean((2, 3)))
+
+    x, y = correlated(), 3 * correlated().flip(0) + 5
+    options = {"norm": bayesnorm.Analytic(first_layer="patch"), "scale": "point", "preserve": False}
+    got = bayesnorm.convert(Siamese(), example=(x, y), **options)
+    z = got.first(torch.cat([x, y]))
+    assert z.mean((0, 2, 3)).abs().max() < 1e-4
+    assert (z.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("padding", [4, "same"])
+def test_patch_statistics_of_a_kernel_larger_than_the_image_take_in_its_padding(padding):
+    x = correlated()[..., :8, :8]
+    net = nn.Sequential(nn.Conv2d(3, 8, 9, padding=padding), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
+    options = {"norm": bayesnorm.Analytic(first_layer="patch"), "scale": "point", "example": x}
+    z = bayesnorm.convert(net, preserve=False, **options)[0](x)
+    assert z.mean((0, 2, 3)).abs().max() < 1e-4
+    assert (z.std((0, 2, 3), correction=0) - 1).abs().max() < 1e-3
+    assert relative(bayesnorm.convert(net, **options)(x), net(x)) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_patch_statistics_survive_a_cast_to_half_precision(dtype):
+    x = correlated().cumsum(-1).cumsum(-2)  # smooth: the covariance is nearly singular, rounded it is not positive
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).eval()
+    got = bayesnorm.convert(net, norm=bayesnorm.Analytic(first_layer="patch"), scale="bayes", example=x).eval()
+    expected, cov = got(x), got[0].norm.patch_cov.clone()
+    rounded = got.to(dtype)
+    assert relative(rounded(x.to(dtype)).float(), expected) < 32 * torch.finfo(dtype).eps
+    assert torch.equal(rounded[0].norm.patch_cov, cov)
+    assert torch.linalg.eigvalsh(cov.to(dtype).double())[0] < 0 < torch.linalg.eigvalsh(cov.double())[-1]
+
+
 def test_patch_statistics_of_a_linear_layer():
     x = normal(200, 6) @ normal(6, 6, seed=1)
     net = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -801,6 +899,11 @@ def test_a_wrong_option_of_a_spec_is_named_with_its_value(spec, argument, value)
 def test_lazy_modules_without_parameters_are_refused():
     with pytest.raises(ValueError, match="lazy"):
         bayesnorm.convert(nn.Sequential(nn.LazyConv2d(4, 3)), norm="weight", scale="point")
+
+
+def test_a_network_without_values_is_refused_with_the_way_out():
+    with pytest.raises(ValueError, match=r"'0\.weight' is on the meta device.*to_empty.*load_state_dict"):
+        bayesnorm.convert(plain().to("meta"), norm="weight", scale="point")
 
 
 def test_a_network_with_nothing_to_normalize_is_refused():

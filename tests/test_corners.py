@@ -1,8 +1,12 @@
 """Networks with habits of their own: what they name, store, subclass and call must survive conversion."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
+from members import MEMBERS, build, inputs
 from torch import Tensor, nn
 
 import bayesnorm
@@ -161,6 +165,33 @@ def test_state_of_a_network_with_statistics_loads_into_one_without():
     saved, fresh = build(bayesnorm.input_stats(X * 2 + 1)), build(None)
     fresh.load_state_dict(saved.state_dict())
     assert torch.equal(fresh(X), saved(X))
+
+
+@pytest.mark.parametrize(
+    ("layer", "size"),
+    [(nn.Linear, ()), (lambda i, o: nn.Conv1d(i, o, 3), (9,)), (lambda i, o: nn.Conv3d(i, o, 2), (5, 5, 5))],
+)
+def test_statistics_per_channel_and_as_one_number_load_into_each_other(layer, size):
+    x = torch.randn(20, 6, *size, generator=torch.Generator().manual_seed(0)) * 2 + 1
+
+    def build(stats):
+        torch.manual_seed(0)
+        net = nn.Sequential(layer(6, 4), nn.ReLU(), layer(4, 2))
+        return bayesnorm.convert(net, norm="analytic", scale="bayes", input_stats=stats, input_size=(6, *size)).eval()
+
+    many, one = build(bayesnorm.input_stats(x)), build(None)
+    vectors, scalars = (copy.deepcopy(net.state_dict()) for net in (many, one))
+    fresh = pickle.loads(pickle.dumps(copy.deepcopy(one)))
+    fresh.load_state_dict(vectors)
+    assert torch.equal(fresh(x), many(x))
+    assert torch.equal(fresh.input_mean, many.input_mean)
+    fresh.load_state_dict(scalars)
+    assert torch.equal(fresh(x), one(x))
+    assert scalars["input_mean"].shape == (1,)
+    with pytest.raises(RuntimeError, match="size mismatch for input_mean"):
+        one.load_state_dict(vectors | {"input_mean": torch.zeros(5)})
+    folded = bayesnorm.fold(fresh)
+    assert not any(module._load_state_dict_pre_hooks for module in folded.modules())
 
 
 class MyNorm(nn.BatchNorm2d):
@@ -359,3 +390,12 @@ class Writes(nn.Module):
 def test_a_write_into_an_activation_is_not_ignored():
     with pytest.raises(NoRuleError, match="__setitem__"):
         bayesnorm.convert(Writes(), norm="analytic", scale="point", input_size=(3, 8, 8))
+
+
+@pytest.mark.parametrize(("norm", "scale"), MEMBERS)
+def test_shapes_on_the_meta_device(norm, scale):
+    net, x = build(norm, scale), inputs()
+    expected = net.eval()(x).shape
+    there = net.to("meta")
+    assert there.eval()(x.to("meta")).shape == expected
+    assert there.train()(x.to("meta")).shape == expected

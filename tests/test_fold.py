@@ -12,6 +12,9 @@ from architectures import randomize_
 from members import KINDS
 from networks import MEMBERS, NORMS, convert, layers, normal, perturb_, plain, relative
 from torch import nn
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.nn.utils.parametrize import is_parametrized
 
 import bayesnorm
 from bayesnorm.runtime import Opening
@@ -183,6 +186,33 @@ def test_every_option_folds_to_the_mean_scales(norm, spec):
     net = plain()
     got = perturb_(bayesnorm.convert(net, norm=norm, scale=spec, example=X).eval())
     assert relative(bayesnorm.fold(got)(X), got(X)) < 1e-5
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("parametrization", [spectral_norm, weight_norm])
+def test_a_parametrized_layer_folds_to_the_weight_that_it_computes(norm, parametrization):
+    got = convert(plain(), norm, "bayes")
+    parametrization(got[3])
+    with torch.no_grad():
+        got(2 * X)
+    folded = bayesnorm.fold(got)
+    assert relative(folded(X), got(X)) < 1e-5
+    check_plain(folded)
+    assert set(folded[3].state_dict()) == {"weight", "bias"}
+    assert is_parametrized(got[3])
+    assert relative(bayesnorm.fold(got)(X), got(X)) < 1e-5  # the network itself is as it was
+
+
+def test_a_pruned_layer_folds_once_its_weight_is_a_parameter():
+    got = convert(plain(), "weight", "bayes")
+    prune.random_unstructured(got[3], "weight", 0.5)
+    expected = got(X)
+    with pytest.raises(ValueError, match=r"'3' is computed by a hook.*prune\.remove"):
+        bayesnorm.fold(got)
+    prune.remove(got[3], "weight")
+    folded = bayesnorm.fold(got)
+    assert relative(folded(X), expected) < 1e-5
+    assert (folded[3].weight == 0).float().mean() >= 0.5
 
 
 def test_folding_a_plain_network_copies_it():

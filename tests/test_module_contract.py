@@ -101,6 +101,30 @@ def test_new_process_continues_bitwise(tmp_path):
 
 
 @pytest.mark.parametrize(("norm", "scale"), MEMBERS)
+@pytest.mark.parametrize("assign", [False, True])
+def test_network_from_the_meta_device_computes_what_its_state_dict_says(norm, scale, assign):
+    net, x = build(norm, scale), inputs()
+    other = build(norm, scale, seed=5).to("meta")
+    other = other if assign else other.to_empty(device="cpu")
+    for layer in layers(other):
+        assert layer.scale.columns is None or layer.columns.is_meta == assign
+    other.load_state_dict(net.state_dict(), assign=assign)
+    if not assign:  # else both have the same counters
+        assert torch.equal(copy.deepcopy(other)(x), copy.deepcopy(net)(x))
+    for mine, its in zip(layers(other), layers(net), strict=True):
+        assert mine.scale.columns is None or torch.equal(mine.columns, its.columns)
+    assert torch.equal(other.eval()(x), net.eval()(x))
+
+
+@pytest.mark.parametrize("scale", ["noise", "bayes"])
+def test_moving_a_network_to_where_it_is_keeps_the_columns_in_place(scale):
+    net = build("weight", scale)
+    before = [layer.columns for layer in layers(net)]
+    net.to("cpu").float().share_memory()
+    assert all(layer.columns is columns for layer, columns in zip(layers(net), before, strict=True))
+
+
+@pytest.mark.parametrize(("norm", "scale"), MEMBERS)
 def test_loading_a_state_dict_changes_the_statistics_at_once(norm, scale):
     net, other, x = build(norm, scale).eval(), build(norm, scale, seed=5).eval(), inputs()
     before = net(x)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from members import FULL, MEMBERS, NORMS, build, distance, inputs, layers, loss_of, train_and_eval
 from torch import nn
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import spectral_norm
 
 import bayesnorm
 from bayesnorm.layers import NormLinear
@@ -204,6 +206,90 @@ def test_weight_shared_with_a_plain_layer_inside_a_larger_network_is_refused():
     outer["head"].weight = inner[0].weight
     with pytest.raises(ValueError, match=r"'body\.\d'.*'head\.weight'"):
         bayesnorm.project_(outer)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+        second.weight = first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda: nn.Conv2d(3, 8, 3), lambda: nn.ConvTranspose2d(8, 3, 3)),
+        (lambda: nn.ConvTranspose2d(4, 4, 3, groups=2), lambda: nn.ConvTranspose2d(4, 2, 3)),
+    ],
+)
+def test_weight_shared_by_layers_of_other_vectors_is_refused_by_both_names(norm, first, second):
+    net = bayesnorm.convert(Tied(first(), second()), norm=norm, scale="point", preserve=False)
+    before = net.first.weight.clone()
+    with pytest.raises(ValueError, match=r"'first'.*'second'.*untie the two, or call project_\(net, weights=False\)"):
+        bayesnorm.project_(net)
+    bayesnorm.project_(net, weights=False)
+    assert torch.equal(net.first.weight, before)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_weight_shared_by_convolutions_of_other_groups_is_projected(norm):
+    tied = Tied(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=2, stride=2))
+    net = scramble_(bayesnorm.convert(tied, norm=norm, scale="point", preserve=False)).eval()
+    x = torch.randn(2, 2, 9, 9, generator=torch.Generator().manual_seed(0))
+    before = net(x)
+    bayesnorm.project_(net)
+    assert distance(net(x), before) < 1e-5
+    assert torch.allclose(lengths(net.first), torch.ones(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_tiny_vectors_in_half_precision_become_unit_vectors(dtype):
+    torch.manual_seed(0)
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 8)), norm="weight", scale="point", preserve=False).to(dtype)
+    with torch.no_grad():
+        net[0].weight.copy_(torch.randn(8, 4) * 5e-6)
+    x = torch.randn(3, 4, dtype=dtype)
+    before = net(x)
+    bayesnorm.project_(net)
+    assert torch.allclose(net[0].weight.float().norm(dim=1), torch.ones(8), atol=8 * torch.finfo(dtype).eps)
+    assert distance(net(x).float(), before.float()) < 16 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("kind", ["conv2d", "transposed2d_grouped", "linear"])
+def test_pruned_vectors_become_unit_vectors_and_no_output_changes(norm, kind):
+    net, x = scramble_(build(norm, "noise", kind, D)), inputs(kind, dtype=D)
+    layer = layers(net)[0]
+    mask = torch.ones_like(layer.weight)
+    mask.view(-1)[::3] = 0
+    prune.custom_from_mask(layer, "weight", mask)
+    opt = torch.optim.SGD(bayesnorm.param_groups(net, lr=0.01), momentum=0.9)
+    loss_of(net(x)).backward()
+    opt.step()
+    net.eval()
+    before = net(x)
+    bayesnorm.project_(net, momentum=opt)
+    after = net(x)
+    assert distance(after, before) < 1e-10
+    assert torch.allclose(lengths(layer), torch.ones((), dtype=D))
+    assert torch.equal(layer.weight, layer.weight_orig * layer.weight_mask)
+    assert cosines(layer, opt.state[layer.weight_orig]["momentum_buffer"]).abs().max() < 1e-10
+
+
+def test_weight_that_is_computed_is_refused_by_name():
+    net = build("weight", "point")
+    spectral_norm(net[3])
+    before = net[0].weight.clone()
+    with pytest.raises(ValueError, match=r"'3' is computed.*remove_parametrizations.*weights=False"):
+        bayesnorm.project_(net)
+    assert torch.equal(net[0].weight, before)
+    bayesnorm.project_(net, weights=False)
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -77,7 +77,7 @@ def test_patch_statistics_give_the_exact_mean_and_variance_of_every_filter(
 ) -> None:
     x = torch.randn(70, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(-1) + 1
     layer = layer.double()
-    mean, cov = patch_stats(x, layer)
+    mean, cov = patch_stats([x], layer)
     weight = layer.weight.detach().flatten(1)
     with torch.no_grad():
         response = layer(x).transpose(0, 1).flatten(1) - layer.bias[:, None]

@@ -588,6 +588,46 @@ class Decides(nn.Module):
         return self.net(x) if x.sum().item() > -1e9 else x
 
 
+class Scaled(nn.Module):
+    """Takes an argument that is no batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x, t):
+        return self.second(self.first(x).relu() * t)
+
+
+@pytest.mark.parametrize("norm", networks.NORMS)
+@pytest.mark.parametrize("shape", [(), (1,), (8,), (1, 8)])
+@pytest.mark.parametrize("batch", [1, 8, 16])
+def test_an_argument_that_is_no_batch_is_not_cut(norm, shape, batch):
+    net, x, t = Scaled().eval(), normal(batch, 4), normal(1, *shape)[0].abs() + 0.5
+    got = bayesnorm.convert(net, norm=norm, scale="point", example=(x, t)).eval()
+    assert relative(got(x, t), net(x, t)) < 1e-4
+
+
+def test_an_argument_longer_than_what_is_measured_is_not_cut():
+    class Looks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x, table):
+            return self.second(torch.special.bessel_j0(self.first(x)) + table[400])
+
+    net, x, table = Looks().eval(), normal(16, 4), normal(500, 8)
+    with pytest.warns(UserWarning, match="no moment rule"):
+        got = bayesnorm.convert(net, norm="analytic", scale="point", example=(x, table)).eval()
+    assert relative(got(x, table), net(x, table)) < 1e-4
+
+
+def test_an_example_without_a_batch_is_refused():
+    with pytest.raises(ValueError, match="pass a batch of inputs"):
+        bayesnorm.convert(nn.Linear(4, 3), norm="weight", scale="point", example=torch.tensor(1.0))
+
+
 def test_a_network_that_looks_at_values_is_run_on_values():
     net = Decides().eval()
     assert relative(convert(net, "analytic", "bayes")(X), net(X)) < 1e-4

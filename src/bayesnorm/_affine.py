@@ -22,7 +22,7 @@ def scaled(y: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
 
 
 def _product(y: Tensor, factor: Tensor, summand: Tensor, out: Tensor | None) -> Tensor:
-    if y.is_cuda or not y.is_contiguous():
+    if y.device.type != "cpu" or not y.is_contiguous():
         return torch.addcmul(summand, y, factor, out=out)
     # On a CPU addcmul has no vectors for factors that stay the same along a row, and the summand is mostly zero.
     product = torch.mul(y, factor, out=out)

@@ -16,9 +16,9 @@ from ._select import Choice, Selector, select
 from ._statistics import patch_stats
 from ._tracing import Example, as_tuple, lowered, measure, trace
 from ._transaction import undone_on_error
-from ._wire import InputStats, remeasure, wire
+from ._wire import InputStats, has_statistics, remeasure, wire
 from .layers import ChannelNorm, NormLayer, norm_layers, normalized_class
-from .moments.trace import Trace
+from .moments.trace import Trace, leaves
 from .norms import Analytic, Batch, NormSpec
 from .scales import Bayes, Noise, ScaleSpec
 
@@ -39,7 +39,8 @@ def convert(
     """Normalize the layers of a network; class, forward, methods, hooks and aliases stay as they are.
 
     A network with BatchNorm gets exactly those replaced; one without gets a norm after each convolution and linear
-    layer. The convolution that a BatchNorm follows takes it over and leaves an identity in its place.
+    layer. The convolution that a BatchNorm follows takes it over and leaves an identity in its place. A network that is
+    converted already stays as it is, but for other ``input_stats``, which it takes and goes on to compute the same.
 
     Arguments:
         model: the network, on any device and in any mode.
@@ -80,6 +81,12 @@ def _check(model: nn.Module, input_size: tuple[int, ...] | None) -> None:
     for name, module in model.named_modules():
         if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module._parameters.values()):
             raise ValueError(f"{name!r} is lazy and has no parameters yet: run the network on a batch first")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ValueError(
+                f"{name!r} is on the meta device and has no values to start from: give the network some first, by "
+                "to_empty(device='cpu') and load_state_dict"
+            )
     if input_size is not None:
         sizes = input_size if isinstance(input_size, (tuple, list)) else (0,)
         if not all(isinstance(n, int) and n > 0 for n in sizes):
@@ -104,18 +111,20 @@ def _convert(
     choices = select(model, traces, include, exclude)
     if not choices:
         _check_same(known, norm, scale)
-        return
+        wanting = [layer for layer in known.values() if layer.wants_moments]
+        if input_stats is None or not wanting or has_statistics(model, traces, input_stats, wanting[0].scale.s):
+            return
     starts = starting_points(model, choices, norm, preserve, example)
     earlier = [(layer, present(layer)) for layer in known.values() if layer.wants_moments]
     for choice in choices:
         _replace(choice, norm, scale, starts[choice.name])
     traces = [lowered(t, choices) for t in traces]
     wire(model, traces, input_stats)
-    if isinstance(norm, Analytic) and norm.first_layer == "patch":
+    if choices and isinstance(norm, Analytic) and norm.first_layer == "patch":
         _measure_patches(choices, traces, example)
     fresh = [(cast(NormLayer, choice.module), starts[choice.name]) for choice in choices]
     calibrate([*earlier, *fresh])
-    if isinstance(norm, Analytic) and example is not None and not preserve:
+    if choices and isinstance(norm, Analytic) and example is not None and not preserve:
         remeasure(model, [layer for layer, _ in fresh], example)
 
 
@@ -137,6 +146,13 @@ def _check_same(known: dict[str, NormLayer], norm: NormSpec, scale: ScaleSpec) -
             raise ValueError(
                 f"{name!r} is normalized already, with {kinds}: convert the original network, or fold() this one first"
             )
+        for spec, held in ((norm, layer.norm.options()), (scale, layer.scale.options())):
+            for option, wanted in vars(spec).items():
+                if wanted is not None and wanted != held[option]:
+                    raise ValueError(
+                        f"{name!r} is normalized already, with {type(spec).__name__}({option}={held[option]!r}), not "
+                        f"{wanted!r}: convert the original network, or fold() this one first"
+                    )
 
 
 _NORM: dict[type, type[norms.Norm]] = {
@@ -197,7 +213,7 @@ def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, start: Start) -> 
 
 def _make_norm(spec: NormSpec, bn: _BatchNorm | None, channels: int, where: dict[str, Any]) -> norms.Norm:
     if isinstance(spec, Analytic):
-        return norms.AnalyticNorm(channels, **where)
+        return norms.AnalyticNorm(channels, spec, **where)
     if not isinstance(spec, Batch):
         return norms.WeightNorm(channels, **where)
     momentum = bn.momentum if bn is not None and spec.momentum is None else spec.momentum
@@ -230,13 +246,14 @@ def _measure_patches(choices: Sequence[Choice], traces: list[Trace], example: Ex
         raise ValueError(
             "Analytic(first_layer='patch') measures the patches of the data: pass example= (a batch of inputs)"
         )
-    tensors = [x for x in as_tuple(example) if isinstance(x, Tensor)]
+    tensors = [x for x in leaves(as_tuple(example)) if isinstance(x, Tensor)]
+    inputs = dict(zip(traces[0].inputs, tensors, strict=True))
     for choice in choices:
         layer = cast(NormLayer, choice.module)
         sources = {step.inputs()[0] for t in traces for step in t.steps if step.func is layer}
         weight, geometry = layer.weight_vectors(), layer.geometry
-        if weight is None or not sources <= set(traces[0].inputs) or geometry.groups > 1 or geometry.transposed:
+        if weight is None or not sources <= set(inputs) or geometry.groups > 1 or geometry.transposed:
             continue
-        mean, cov = patch_stats(tensors[traces[0].inputs.index(sources.pop())], layer)
+        mean, cov = patch_stats([inputs[slot] for slot in sorted(sources)], layer)
         layer.norm.register_buffer("patch_mean", mean.to(weight.dtype))
         layer.norm.register_buffer("patch_cov", cov.to(weight.dtype))

@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import is_parametrized
 
 from ._hooks import release_buffers, unhook
 from .layers import PLAIN, ChannelNorm, NormLayer, norm_layers
@@ -17,7 +18,8 @@ from .layers import PLAIN, ChannelNorm, NormLayer, norm_layers
 def fold(net: nn.Module) -> nn.Module:
     """A copy in evaluation mode that has torch's own layers only: norm, mean scale and bias fold into weight and bias.
 
-    A normalization that follows no convolution becomes a BatchNorm again. The result exports like any torch network.
+    A normalization that follows no convolution becomes a BatchNorm again, and a parametrized weight a parameter. The
+    result exports like any torch network.
 
     >>> import bayesnorm
     >>> net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="analytic", scale="bayes").eval()
@@ -25,7 +27,9 @@ def fold(net: nn.Module) -> nn.Module:
     >>> plain[0], torch.allclose(plain(x), net(x), atol=1e-6)
     (Linear(in_features=4, out_features=3, bias=True), True)
     """
-    net = copy.deepcopy(net)
+    for name, layer in norm_layers(net).items():
+        _refuse_hooked(name, layer)
+    net = copy.deepcopy(net).eval()
     maps = [(layer, layer.plain()) for layer in norm_layers(net).values()]
     for layer, (factor, summand) in maps:
         if isinstance(layer, ChannelNorm):
@@ -38,11 +42,22 @@ def fold(net: nn.Module) -> nn.Module:
     return net.eval()
 
 
+def _refuse_hooked(name: str, layer: NormLayer) -> None:
+    """A weight that a hook computes before each forward can neither be copied nor replaced."""
+    if not isinstance(layer, ChannelNorm) and "weight" not in layer._parameters and not is_parametrized(layer):
+        raise ValueError(
+            f"the weight of {name!r} is computed by a hook: make it a parameter again before folding "
+            "(torch.nn.utils.prune.remove(layer, 'weight'), remove_weight_norm, ...)"
+        )
+
+
 def _to_plain(layer: NormLayer, weight: Tensor, bias: Tensor) -> None:
     """Class, weight and bias of torch's own layer."""
     dtype = cast(Tensor, layer.weight).dtype
-    plain = PLAIN[type(layer)]
+    plain = next(PLAIN[kind] for kind in type(layer).__mro__ if kind in PLAIN)
     _detach(layer)
+    # torch's own way to remove a parametrization changes a class that copies share.
+    layer._modules.pop("parametrizations", None)
     layer.__class__ = plain  # type: ignore[assignment]
     layer.weight = nn.Parameter(weight.to(dtype).clone())
     layer.bias = nn.Parameter(bias.to(dtype).clone())

@@ -1,10 +1,35 @@
-"""The hooks by which a module opens the scope of a call."""
+"""The hooks by which a module opens the scope of a call, and a root takes statistics of its inputs."""
 
 from __future__ import annotations
 
-from torch import nn
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
 
 from .runtime import Opening
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Statistics of an input are one number, or one per channel: a state dict loads whichever of the two it has.
+
+    Arguments:
+        channels: of the input that each buffer belongs to, by the buffer's name.
+    """
+
+    channels: dict[str, int]
+
+    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Before a state dict is loaded: expand what is one number there or here."""
+        for name, count in self.channels.items():
+            given, held = state.get(prefix + name), module._buffers.get(name)
+            if not isinstance(given, Tensor) or held is None or given.shape == held.shape:
+                continue
+            if held.numel() == 1 and given.shape == (count,):
+                module._buffers[name] = held.expand(count).clone()
+            elif given.numel() == 1:
+                state[prefix + name] = given.expand(held.shape).clone()
 
 
 def hook(module: nn.Module, opening: Opening) -> None:
@@ -31,3 +56,6 @@ def unhook(model: nn.Module) -> None:
                     del hooks[handle]
                     for flag in flags:
                         flag.pop(handle, None)
+        for handle, wrapped in list(module._load_state_dict_pre_hooks.items()):
+            if isinstance(getattr(wrapped, "hook", None), Broadcast):
+                del module._load_state_dict_pre_hooks[handle]

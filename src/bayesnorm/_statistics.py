@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .moments.core import mean_var
@@ -38,8 +39,17 @@ def input_stats(x: Tensor, chunk: int = 1024) -> tuple[Tensor, Tensor]:
     return mean.to(dtype), var.to(dtype)
 
 
-def patch_stats(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Mean ``(K,)`` and covariance ``(K, K)`` of the patches that a layer sees, padding left out."""
+def patch_stats(inputs: Sequence[Tensor], layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """Mean ``(K,)`` and covariance ``(K, K)`` of the patches that a layer sees, all of its inputs counting alike.
+
+    Padding is left out, unless a kernel is larger than the image and has no patch without.
+    """
+    pairs = [_patch_stats(x, layer) for x in inputs]
+    mean = torch.stack([m for m, _ in pairs]).mean(0)
+    return mean, torch.stack([cov + (m - mean).outer(m - mean) for m, cov in pairs]).mean(0)
+
+
+def _patch_stats(x: Tensor, layer: nn.Module) -> tuple[Tensor, Tensor]:
     width = 0
     total: Any = 0.0
     square: Any = 0.0
@@ -55,8 +65,11 @@ def _patches(x: Tensor, layer: nn.Module) -> Tensor:
         return x.reshape(-1, x.size(-1))
     conv = cast(nn.Conv2d, layer)
     space = len(conv.kernel_size)
-    for axis, (k, d, s) in enumerate(zip(conv.kernel_size, conv.dilation, conv.stride, strict=True)):
-        x = x.unfold(2 + axis, (k - 1) * d + 1, s)[..., ::d]
+    spans = [(k - 1) * d + 1 for k, d in zip(conv.kernel_size, conv.dilation, strict=True)]
+    if any(span > size for span, size in zip(spans, x.shape[2:], strict=True)):
+        x = F.pad(x, conv._reversed_padding_repeated_twice)
+    for axis, (span, d, s) in enumerate(zip(spans, conv.dilation, conv.stride, strict=True)):
+        x = x.unfold(2 + axis, span, s)[..., ::d]
     order = [0, *range(2, 2 + space), 1, *range(2 + space, 2 + 2 * space)]
     return x.permute(order).flatten(0, space).flatten(1)
 

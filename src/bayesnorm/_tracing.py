@@ -33,43 +33,58 @@ def trace(
 ) -> list[Trace]:
     """Record the network in training mode and in evaluation mode, shapes only where the network allows it."""
     if example is not None:
-        return _trace_both(model, [as_tuple(example)])
-    sizes = guesses(model, channels) if input_size is None else [tuple(input_size)]
-    return _trace_both(model, [(blank(model, size),) for size in sizes])
+        whole = as_tuple(example)
+        sizes = ", ".join(str(tuple(x.shape)) for x in whole if isinstance(x, Tensor))
+        return _trace_both(model, [_few(whole, BATCH), whole], sizes)
+    tried = guesses(model, channels) if input_size is None else [tuple(input_size)]
+    more = f" nor on {len(tried) - 1} other guesses" if len(tried) > 1 else ""
+    return _trace_both(model, [(blank(model, size),) for size in tried], f"{(BATCH, *tried[0])}{more}")
 
 
 def measure(model: nn.Module, example: Example) -> list[Trace]:
     """The same on (the first samples of) the example itself, the moments of every activation measured on the way."""
-    few = tuple(x[:MEASURED] if isinstance(x, Tensor) and x.dim() else x for x in as_tuple(example))
-    return _both_modes(model, few, True)
+    whole = as_tuple(example)
+    return _both_modes(model, _few(whole, min(MEASURED, _batch(whole))), True)
 
 
-def _trace_both(model: nn.Module, candidates: list[tuple[Any, ...]]) -> list[Trace]:
+def _batch(inputs: tuple[Any, ...]) -> int:
+    """Number of samples: the length of the first tensor that has one."""
+    return next(len(x) for x in inputs if isinstance(x, Tensor) and x.dim())
+
+
+def _few(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """The arguments with this many samples; a tensor of another length than the batch stays as it is."""
+    batch = _batch(inputs)
+
+    def cut(x: Any) -> Any:
+        if not isinstance(x, Tensor) or x.dim() == 0 or len(x) != batch:
+            return x
+        return x[:count] if batch >= count else x.repeat(count, *[1] * (x.dim() - 1))[:count]
+
+    return tuple(cut(x) for x in inputs)
+
+
+def _trace_both(model: nn.Module, candidates: list[tuple[Any, ...]], sizes: str) -> list[Trace]:
     failure: Exception | None = None
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     for shape_only in (True, False):
         for inputs in candidates:
-            small = tuple(_small(x, shape_only, device) for x in inputs)
             try:
-                return _both_modes(model, small, False)
+                return _both_modes(model, tuple(_placed(x, shape_only, device) for x in inputs), False)
             except Exception as error:  # any error of the user's own forward
                 failure = error
-    sizes = ", ".join(str(tuple(x.shape)) for x in candidates[0] if isinstance(x, Tensor)) or "none"
     raise ValueError(
-        f"the network did not run on inputs of size {sizes}"
-        + (f" nor on {len(candidates) - 1} other guesses" if len(candidates) > 1 else "")
-        + f" ({type(failure).__name__}: {failure}). Pass input_size=(channels, height, width) or example= (a batch)."
+        f"the network did not run on inputs of size {sizes} ({type(failure).__name__}: {failure}). "
+        "Pass input_size=(channels, height, width) or example= (a batch)."
     ) from failure
 
 
-def _small(x: Any, shape_only: bool, device: torch.device) -> Any:
+def _placed(x: Any, shape_only: bool, device: torch.device) -> Any:
     if not isinstance(x, Tensor):
         return x
     if shape_only:
-        return torch.empty((BATCH, *x.shape[1:]), dtype=x.dtype, device="meta")
-    if x.is_meta:
-        return torch.zeros_like(x, device=device)
-    return x[:BATCH] if len(x) >= BATCH else x.repeat(BATCH, *[1] * (x.dim() - 1))
+        return torch.empty_like(x, device="meta")
+    return torch.zeros_like(x, device=device) if x.is_meta else x
 
 
 def _both_modes(model: nn.Module, inputs: tuple[Any, ...], measuring: bool) -> list[Trace]:
@@ -109,9 +124,8 @@ def _responded(layer: NormLayer, input: Tensor, *args: Any, **kwargs: Any) -> Te
 def as_tuple(example: Example) -> tuple[Any, ...]:
     """Arguments of the call."""
     arguments = tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    if not any(isinstance(x, Tensor) for x in arguments) or any(
-        isinstance(x, Tensor) and not len(x) for x in arguments
-    ):
+    lengths = [len(x) for x in arguments if isinstance(x, Tensor) and x.dim()]
+    if not lengths or 0 in lengths:
         raise ValueError(
             f"example of type {type(example).__name__}: pass a batch of inputs (a tensor, or a tuple of the network's "
             "arguments) that is not empty"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from . import noise
-from ._hooks import hook, release_buffers, unhook
+from ._hooks import Broadcast, hook, release_buffers, unhook
 from ._tracing import Example, activations, clean_cut, measure
 from .layers import NormLayer, norm_layers
 from .moments.program import NoRuleError, Program
@@ -90,20 +90,51 @@ def _input_references(
     model: nn.Module, traces: list[Trace], input_stats: InputStats, like: Tensor
 ) -> list[tuple[Ref, Ref]]:
     """Statistics of the inputs as buffers of the root: ``input_mean``, ``input_var``, ``input_mean_1``, ..."""
-    count = len(traces[0].inputs)
+    ours, channels = model.__dict__["bayesnorm_buffers"], {}
+    references = []
+    for number, (slot, values) in enumerate(_given(traces[0], input_stats, like).items()):
+        purposes = _purposes(number)
+        for purpose, value in zip(purposes, values, strict=True):
+            if input_stats is not None or purpose not in ours:
+                _keep(model, purpose, value)
+            channels[ours[purpose]] = _channels(traces[0].sizes[slot])
+        references.append((Ref(model, ours[purposes[0]]), Ref(model, ours[purposes[1]])))
+    model.register_load_state_dict_pre_hook(Broadcast(channels))
+    return references
+
+
+def has_statistics(model: nn.Module, traces: list[Trace], input_stats: InputStats, like: Tensor) -> bool:
+    """Whether the network has these statistics of its inputs already."""
+    ours = model.__dict__.get("bayesnorm_buffers", {})
+    for number, values in enumerate(_given(traces[0], input_stats, like).values()):
+        for purpose, value in zip(_purposes(number), values, strict=True):
+            held = getattr(model, ours[purpose]) if purpose in ours else None
+            if held is None or (held.shape != value.shape and 1 not in (len(held), len(value))):
+                return False
+            if not (held == value).all():
+                return False
+    return True
+
+
+def _purposes(number: int) -> tuple[str, str]:
+    suffix = f"_{number}" if number else ""
+    return f"input_mean{suffix}", f"input_var{suffix}"
+
+
+def _given(trace: Trace, input_stats: InputStats, like: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
+    """Mean and variance of each input slot, as the user says or else 0 and 1."""
+    count = len(trace.inputs)
     pairs = input_stats if isinstance(input_stats, list) else [input_stats] * count
     if len(pairs) != count:
         raise ValueError(f"input_stats has {len(pairs)} pairs for a network of {count} inputs")
-    references = []
-    for number, (pair, slot) in enumerate(zip(pairs, traces[0].inputs, strict=True)):
-        purposes = [f"input_{kind}" + (f"_{number}" if number else "") for kind in ("mean", "var")]
-        ours = model.__dict__["bayesnorm_buffers"]
-        if input_stats is not None or purposes[0] not in ours:
-            values = _checked(pair if pair is not None else (0.0, 1.0), traces[0].sizes[slot], like)
-            for purpose, value in zip(purposes, values, strict=True):
-                _keep(model, purpose, value)
-        references.append((Ref(model, ours[purposes[0]]), Ref(model, ours[purposes[1]])))
-    return references
+    return {
+        slot: _checked(pair if pair is not None else (0.0, 1.0), trace.sizes[slot], like)
+        for slot, pair in zip(trace.inputs, pairs, strict=True)
+    }
+
+
+def _channels(size: torch.Size) -> int:
+    return size[1] if len(size) > 1 else 1
 
 
 def _checked(pair: Any, size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,7 +144,7 @@ def _checked(pair: Any, size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]
         raise ValueError(
             f"input_stats={pair!r}: pass a pair (mean, var) of numbers or of one value per channel"
         ) from None
-    channels = size[1] if len(size) > 1 else 1
+    channels = _channels(size)
     for name, value in (("mean", mean), ("var", var)):
         if value.numel() not in (1, channels):
             raise ValueError(
@@ -126,7 +157,7 @@ def _checked(pair: Any, size: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]
         raise ValueError(
             f"input_stats: var has the negative value {var.min().item()}; pass the variance, not its logarithm"
         )
-    # Of an image the channels are known: its state dict then loads whatever the statistics were given as.
+    # Of an image the channels are known. Of other inputs, axis 1 may be the length of a sequence.
     return (mean.expand(channels).clone(), var.expand(channels).clone()) if len(size) == 4 else (mean, var)
 
 

@@ -78,6 +78,15 @@ def test_images_are_standardized_as_in_training(made):
     assert torch.equal(net.predict(images, method="moments").probs, by_moments.probs)
 
 
+def test_a_network_from_the_meta_device_standardizes_as_its_card_says(made):
+    run, folder = made
+    net, images = load(NAME, folder), run.data.test.images[:5]
+    other = load(NAME, folder).to("meta").to_empty(device="cpu")
+    other.load_state_dict(net.state_dict())
+    assert torch.equal(other.predict(images, samples=3).probs, net.predict(images, samples=3).probs)
+    assert net.bfloat16().mean.dtype == torch.bfloat16
+
+
 def test_bytes_go_from_black_to_white(made):
     run, folder = made
     net = load(NAME, folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,14 @@ class Pretrained(nn.Module):
         self.card = card
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(card["input"][name]), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """``to``, ``to_empty`` and the like: what no state dict has is read off the card again."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name in ("mean", "std"):
+            moved = getattr(self, name)
+            setattr(self, name, torch.tensor(self.card["input"][name], dtype=moved.dtype, device=moved.device))
+        return self
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ def is_eager() -> bool:
 
 def without_autocast(device_type: str) -> AbstractContextManager[object]:
     """Inside, operations keep the dtype of their arguments. Where autocast is off anyway the switch would cost time."""
-    if is_eager() and not torch.is_autocast_enabled(device_type):
+    if device_type == "meta" or (is_eager() and not torch.is_autocast_enabled(device_type)):
         return nullcontext()
     return torch.autocast(device_type, enabled=False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +29,10 @@ class Norm(nn.Module):
         super().__init__()
         self.register_buffer("center", torch.zeros(channels, device=device, dtype=dtype))
         self.register_buffer("spread", torch.ones(channels, device=device, dtype=dtype))
+
+    def options(self) -> dict[str, Any]:
+        """The options of its specification, as they are in force."""
+        return {}
 
     def statistics(self, weight: Tensor | None, geometry: Geometry, moments: Pair | None) -> Pair:
         """``(mu_hat, sigma_hat)`` of each output channel; ``weight`` None: of the input itself."""

@@ -65,6 +65,10 @@ class BatchNorm(Norm):
         self.register_buffer("running_var", torch.ones(channels, device=device, dtype=dtype))
         self.register_buffer("num_batches_tracked", torch.tensor(0, device=device))
 
+    def options(self) -> dict[str, Any]:
+        """Momentum and eps."""
+        return {"momentum": self.momentum, "eps": self.eps}
+
     def unit(self, weight: Tensor | None, geometry: Geometry) -> Tensor:
         """Factor per channel that makes the response independent of ``||w||``."""
         if weight is None:

@@ -19,6 +19,11 @@ class Geometry:
     stride: tuple[int, ...] = ()
     dilation: tuple[int, ...] = ()
 
+    def shares_vectors(self, other: Geometry) -> bool:
+        """Whether the same numbers of a weight belong to one output channel in both layouts."""
+        groups = self.groups == other.groups or not self.transposed
+        return self.transposed == other.transposed and groups
+
     def moments(self, weight: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the response, from those of the input channels."""
         return linear.linear_moments(

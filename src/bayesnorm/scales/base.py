@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Self
+
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +23,7 @@ class Scale(nn.Module):
     s: nn.Parameter
     b: nn.Parameter
     columns: Tensor | None
+    index: int
     draws_per_channel = 0
 
     def __init__(self, channels: int, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
@@ -31,9 +35,28 @@ class Scale(nn.Module):
 
     def number_(self, index: int) -> None:
         """Take the part of the noise stream that belongs to this layer of the network."""
+        self.index = index
         device, channels = self.s.device, self.s.numel()
         parts = [stream.columns(2 * index + i, channels, device=device) for i in range(self.draws_per_channel)]
         self.columns = torch.cat(parts) if parts else None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """``to``, ``to_empty`` and the like: no state dict has the columns, so they are computed where they go."""
+        before = self.columns
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.columns is not before:
+            self.number_(self.index)
+        return self
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """The columns follow parameters that were assigned and stand on another device."""
+        super()._load_from_state_dict(*args)
+        if self.columns is not None and self.columns.device != self.s.device:
+            self.number_(self.index)
+
+    def options(self) -> dict[str, Any]:
+        """The options of its specification, as they are in force."""
+        return {}
 
     @property
     def is_random(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -121,6 +121,10 @@ class BayesScale(Scale):
         if spec.stochastic_bias:
             self.v = nn.Parameter(start.clone())
         self.register_buffer("offset", torch.zeros(channels, device=device, dtype=dtype))
+
+    def options(self) -> dict[str, Any]:
+        """Those of its specification."""
+        return vars(self.spec)
 
     def variance_parameters(self) -> list[nn.Parameter]:
         """u, and v with the stochastic bias."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,8 +47,13 @@ class NoiseScale(Scale):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(channels, device=device, dtype=dtype)
+        self.asked = spec
         self.register_buffer("sigma_u", torch.full((channels,), spec.sigma_u, device=device, dtype=dtype))
         self.register_buffer("sigma_v", torch.full((channels,), spec.sigma_v, device=device, dtype=dtype))
+
+    def options(self) -> dict[str, Any]:
+        """Those of its specification; ``bn_noise.apply_`` sets the buffers alone."""
+        return vars(self.asked)
 
     def inner(self) -> tuple[Tensor | None, Tensor | None]:
         """Gain s; the shift follows the noise."""

@@ -58,7 +58,7 @@ def rows_of(net: nn.Module, parameters: Sequence[Tensor], factors: Sequence[floa
     for layer in norm_layers(net).values():
         if project and layer.weight_vectors() is not None:
             weight = layer.weight
-            if layer.geometry.transposed or not isinstance(weight, Tensor):
+            if layer.geometry.transposed or not isinstance(weight, nn.Parameter):
                 return None
             vectors[id(weight)] = weight.size(0)
         if isinstance(layer.scale, BayesScale):

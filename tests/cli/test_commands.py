@@ -242,6 +242,7 @@ def test_eval_of_the_test_set_agrees_with_train(there, bayesnorm_):
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 def test_every_split_can_be_evaluated(split, there, bayesnorm_):
+    (there / "evaluation-test.json").unlink()
     assert bayesnorm_("eval", DEFAULT, "--samples", "0", "--split", split)[0] == 0
     stored = json.loads((there / f"evaluation-{split}.json").read_text())
     assert set(stored["metrics"]) == {"single"}
@@ -282,6 +283,8 @@ def test_baselines_stand_below_the_evaluation(batch_norms, tmp_path, bayesnorm_,
     folder.write("baselines-test.json", stored)
     assert bayesnorm_("record", "runs/seed0", "--to", "records")[0] == 0
     assert Path("records/seed0/baselines-test.json").read_bytes() == Path("runs/seed0/baselines-test.json").read_bytes()
+    Path("runs/seed0/config.json").unlink()
+    assert bayesnorm_("train", "--out", "runs/seed0", "--resume")[0] == 0, "it is a run's own file"
 
 
 @pytest.mark.parametrize(
@@ -355,10 +358,17 @@ def test_an_ensemble_that_cannot_be_had(batch_norms, there, bayesnorm_):
         assert message in one_line(err)
         assert not Path("e").exists()
     settings = Path("twin/config.json").read_bytes()
-    for place in ("twin/config.json", "twin/config.json/e.json", "twin"):
+    for place, message in (
+        ("twin/config.json", "is in the folder of a run"),
+        ("twin/checkpoints/new/e.json", "is in the folder of a run"),
+        ("e", "is a folder: name a file"),
+        ("file/e.json", "file is a file, not a folder"),
+    ):
+        Path("e").mkdir(exist_ok=True)
+        Path("file").touch()
         status, _, err = bayesnorm_("ensemble", run, "twin", "-o", place)
         assert status == 1
-        assert f"--out {place} is a folder, below a file or in the folder of a run" in one_line(err)
+        assert message in one_line(err)
     assert Path("twin/config.json").read_bytes() == settings
 
 
@@ -393,6 +403,53 @@ def test_runs_are_written_to_a_file(there, bayesnorm_):
     assert (found["run"], found["epochs"]) == (there.name, 2)
     stored = json.loads((there / "evaluation-test.json").read_text())["metrics"]
     assert found["test"]["mc12"]["nll"] == stored["mc12"]["nll"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["runs", "--json"],
+        ["report", DEFAULT, "-o"],
+        ["cells-table", DEFAULT, "-o"],
+        ["ensemble", DEFAULT, DEFAULT, "-o"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_nothing_is_written_among_the_files_of_a_run(command, there, bayesnorm_):
+    before = {path: path.read_bytes() for path in there.rglob("*") if path.is_file()}
+    for name in ("config.html", "checkpoints/page.html"):
+        status, _, err = bayesnorm_(*command, there / name)
+        assert status == 1
+        assert "is in the folder of a run" in one_line(err)
+    assert {path: path.read_bytes() for path in there.rglob("*") if path.is_file()} == before
+
+
+def test_brackets_in_a_name_are_brackets(there, bayesnorm_):
+    for name in ("[/b]y", "[bold]x"):
+        shutil.copytree(there, there.parent / name)
+        status, out, err = bayesnorm_("eval", f"runs/{name}")
+        assert (status, err) == (0, "")
+        assert name in out
+    status, out, err = bayesnorm_("runs")
+    assert (status, err) == (0, "")
+    assert "[/b]y" in out
+    assert "[bold]x" in out
+
+
+def test_a_file_in_the_place_of_a_run(there, bayesnorm_):
+    Path("notes.json").write_text("{}")
+    for command in (["eval"], ["report"], ["record", "--to", "kept"], ["ensemble", DEFAULT]):
+        status, _, err = bayesnorm_(*command, "notes.json")
+        assert status == 1
+        assert "notes.json is no run" in one_line(err)
+
+
+def test_an_evaluation_with_fewer_draws_leaves_the_stored_one(there, bayesnorm_):
+    before = (there / "evaluation-test.json").read_bytes()
+    status, out, err = bayesnorm_("eval", DEFAULT, "--samples", "2")
+    assert (status, err) == (0, "")
+    assert "MC-2" in out
+    assert (there / "evaluation-test.json").read_bytes() == before
 
 
 def test_runs_shows_the_last_validation_that_was_measured():

@@ -65,6 +65,17 @@ def test_a_time_limit_exits_143_and_resume_goes_on(tmp_path, bayesnorm_):
     assert all(RunFolder(tmp_path / name).result()["state"] == "finished" for name in ("a", "b"))
 
 
+def test_options_need_not_be_repeated(tmp_path, bayesnorm_):
+    file = write(tmp_path / "fleet.json", [{"lr": 0.01, "out": "a"}, {"lr": 0.02, "out": "b"}])
+    assert bayesnorm_("train", "--fleet", file, *QUICK, "--stop-after", "0")[0] == 143
+    status, _, err = bayesnorm_("train", "--fleet", file, "--resume")
+    assert (status, err) == (0, "")
+    assert all(RunFolder(tmp_path / name).result()["state"] == "finished" for name in ("a", "b"))
+    status, _, err = bayesnorm_("train", "--fleet", file, "--resume", "--epochs", "7")
+    assert status == 1
+    assert "now it is 7" in err
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [

@@ -74,6 +74,22 @@ def test_page_and_figures(report: Call) -> None:
             assert len(image.convert("RGB").getcolors(1 << 24) or []) > 20
 
 
+def test_files_beside_runs_are_left_out(report: Call) -> None:
+    Path("runs/training.svg").touch()
+    status, out, err = report(*map(str, sorted(Path("runs").iterdir())), "-o", "page.html")
+    assert (status, err) == (0, "")
+    assert "left out, as they are no folders: runs/training.svg" in out
+    assert Path("page.html").is_file()
+
+
+def test_a_page_whose_figures_have_no_place_is_not_begun(report: Call) -> None:
+    Path("page-figures").touch()
+    status, _, err = report("runs/bayes", "-o", "page.html")
+    assert status == 1
+    assert "page-figures is a file, not a folder" in err
+    assert not Path("page.html").exists()
+
+
 def test_a_run_without_a_checkpoint_is_shown_beside_the_others(report: Call) -> None:
     assert main(["train", *QUICK, "--lr", "1e30", "--norm", "weight", "--out", "runs/wild"]) == 3
     status, out, err = report("runs/batch", "runs/wild", "-o", "x.html")

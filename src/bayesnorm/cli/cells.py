@@ -14,6 +14,7 @@ from rich.table import Table
 from ..paper.cells_table import cells_table
 from ..report.drawing import replace
 from .options import Debug
+from .output import refuse_unfit
 from .tables import console, new_table
 
 SHOWN = {
@@ -31,6 +32,7 @@ def table(
     debug: Debug = False,
 ) -> None:
     """Runs on the cells as one table: a row per method, a number per split, paired tests against the paper's best."""
+    refuse_unfit("--out", out)
     document = cells_table(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     replace(out, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())

@@ -48,7 +48,7 @@ def _fetch(directory: Path, screen: Console) -> None:
     from ..data.cifar10 import fetch, verify
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ..errors import RunError
 from ..report.drawing import replace
 from ..train import load
 from ..train.documents import Trained, known_evaluation
 from ..train.ensemble import ensemble as together
 from .evaluate import NO_TEST, evaluated, metrics_of
 from .options import Debug, Device, Dir
+from .output import refuse_unfit
 from .tables import console, evaluation_table
 from .world import choose_device
 
@@ -33,8 +33,8 @@ def ensemble(
 
     A run that was not evaluated yet is, as by `bayesnorm eval`; the ensemble stands below its members.
     """
-    if out is not None and (out.is_dir() or out.parent.is_file() or (out.parent / "config.json").exists()):
-        raise RunError(f"--out {out} is a folder, below a file or in the folder of a run: choose another file")
+    if out is not None:
+        refuse_unfit("--out", out)
     place = choose_device(device)
     members = [Trained.of(load(run, directory, place)) for run in runs]
     screen = console()

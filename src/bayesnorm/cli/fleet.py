@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ..errors import DivergedError, RunError
 from ..train import Config, Member, Recipe, fit_fleet
+from ..train._load import begun_with
 from ..train.documents import Trained
 from ..train.job import Shelf, member_of
 from ..train.recipe import resolve
@@ -80,7 +81,7 @@ def train_fleet(
     members: dict[str, Member] = {}
     shelf: Shelf = {}
     for name, (out, settings) in read_fleet(path, common).items():
-        made, trained = resolve(settings)
+        made, trained = resolve(begun_with(out, settings) if resume else settings)
         members[name] = member_of(Recipe(**made), Config.from_dict(trained), out, place, shelf)
     with shown(screen, *members) as callbacks:
         each = {name: [callbacks[name]] for name in members}

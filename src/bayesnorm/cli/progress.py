@@ -22,7 +22,7 @@ def shown(console: Console, *titles: str) -> Iterator[dict[str, Callback]]:
     elif console.is_terminal:
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True)),
+            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
             BarColumn(8),
             TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),

@@ -41,7 +41,7 @@ def publish(
         task = bar.add_task("", total=evaluation_work(trained, "test", samples))
         made = write(found, name, to, samples, lambda count: bar.advance(task, count))
     for line in lines(made, to):
-        screen.print(line, highlight=False, soft_wrap=True, markup=False)
+        screen.print(line, highlight=False, soft_wrap=True)
 
 
 def lines(made: Pretrained, folder: Path) -> list[str]:

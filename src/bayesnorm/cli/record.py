@@ -22,4 +22,4 @@ def record(
     `bayesnorm reproduce --runs FOLDER` draws from records without training, data or GPU.
     """
     for path in write(runs, to):
-        console().print(f"written: {path}", highlight=False, soft_wrap=True, markup=False)
+        console().print(f"written: {path}", highlight=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from ..errors import RunError
@@ -19,6 +20,7 @@ from ..train import checkpoint, load
 from ..train.documents import ROBUSTNESS, Trained, certainty, evaluation, robustness
 from ..train.run_folder import RunFolder
 from .options import Debug, Device, Dir
+from .output import refuse_unfit
 from .tables import console
 from .world import choose_device
 
@@ -40,10 +42,13 @@ def report(
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--out {out}: give a file that ends with .html")
+    refuse_unfit("--out", out)
+    figures = out.with_name(f"{out.stem}-figures")
+    refuse_unfit("--out", figures / "any")
     screen, place = console(), choose_device(device)
-    names = _names(runs)
+    names = _names(_folders(runs, screen))
     made = {path: name for path, name in names.items() if RunFolder(path).about()["recipe"]}
-    columns = (TextColumn("{task.description}"), BarColumn(None))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(None))
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("", total=3 * len(made))
         for path, name in made.items():  # a network of one's own has what was stored
@@ -58,9 +63,8 @@ def report(
             _measure(path, directory, place, samples, tell)
     summaries = [read(path, name) for path, name in names.items()]
     replace(out, page(summaries, "bayesnorm report").encode())
-    folder = out.with_name(f"{out.stem}-figures")
-    written = [file for name, figure in figures_of(summaries).items() for file in save(figure, folder / name)]
-    screen.print(f"{out}; {len(written)} figures in {folder}", highlight=False, soft_wrap=True)
+    written = [file for name, figure in figures_of(summaries).items() for file in save(figure, figures / name)]
+    screen.print(f"{out}; {len(written)} figures in {figures}", highlight=False, soft_wrap=True)
 
 
 def _measure(path: Path, directory: str | None, place: torch.device, samples: int, tell: Callable[[str], None]) -> None:
@@ -74,6 +78,15 @@ def _measure(path: Path, directory: str | None, place: torch.device, samples: in
     certainty(run, samples)
     tell("disturbing the images of")
     robustness(run, disturbed.get("count", ROBUSTNESS))
+
+
+def _folders(runs: list[Path], screen: Console) -> list[Path]:
+    """Without the files that stand beside runs, where there is a run at all: ``runs/*`` names them too."""
+    files = [path for path in runs if path.is_file()]
+    if not files or len(files) == len(runs):
+        return runs
+    screen.print(f"left out, as they are no folders: {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
+    return [path for path in runs if path not in files]
 
 
 def _names(runs: list[Path]) -> dict[Path, str]:

@@ -17,6 +17,7 @@ from ..train.events import measured
 from ..train.methods import method_of
 from ..train.run_folder import RunFolder
 from .options import Debug
+from .output import refuse_unfit
 from .tables import console, new_table
 
 
@@ -33,6 +34,8 @@ def runs(
     Accuracy and NLL (single pass, and with the most draws) are those of the test set where the run was evaluated, else
     (val) of the validation set.
     """
+    if json_ is not None:
+        refuse_unfit("--json", json_)
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder; `bayesnorm train` makes runs/, or name another")
     found = sorted(path.parent for path in folder.rglob("config.json"))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..evaluate.ood import Separation
 from ..evaluate.panel import Measures
@@ -17,8 +18,8 @@ WIDE = 120
 
 
 def console() -> Console:
-    """Where tables and messages go."""
-    return Console(width=None if sys.stdout.isatty() else WIDE)
+    """Where tables and messages go; brackets in the name of a run are brackets."""
+    return Console(markup=False, width=None if sys.stdout.isatty() else WIDE)
 
 
 def new_table(title: str | None = None) -> Table:
@@ -92,11 +93,11 @@ def _best(values: Sequence[float | None], name: str) -> float | None:
     return max(known) if name in HIGHER else min(known)
 
 
-def _shown(value: float | None, name: str, best: float | None) -> str:
+def _shown(value: float | None, name: str, best: float | None) -> str | Text:
     if value is None:
         return "-"
     text = {**COLUMNS, **OF_PIXELS}[name][1].format(value).replace("%", " %") if value < HUGE else f"{value:.1e}"
-    return f"[bold]{text}[/bold]" if value == best else text
+    return Text(text, style="bold") if value == best else text
 
 
 def separation_table(found: dict[str, Separation], title: str) -> Table:

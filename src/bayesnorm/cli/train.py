@@ -14,7 +14,7 @@ from ..errors import DivergedError
 from ..report import curves
 from ..report.drawing import save
 from ..train import Config, Recipe, find_lr, fit
-from ..train._load import recipe_of
+from ..train._load import begun_with
 from ..train.documents import Trained, final_evaluation
 from ..train.events import Callback
 from ..train.recipe import prepare, resolve
@@ -148,7 +148,6 @@ def asked(settings: dict[str, Any], out: Path | None, resume: bool) -> tuple[Rec
     folder = RunFolder(path)
     if not resume:
         folder.refuse_taken()
-    elif folder.exists():
-        about = folder.about()
-        recipe, config = resolve({**recipe_of(about, path).as_dict(), **about["config"], **settings})
+    else:
+        recipe, config = resolve(begun_with(path, settings))
     return Recipe(**recipe), Config.from_dict(config), path

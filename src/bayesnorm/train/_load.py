@@ -79,6 +79,15 @@ def load(path: str | Path, directory: str | None = None, device: torch.device | 
     return Loaded(net.eval(), data, recipe, config, checkpoint.step, history, folder.result(), folder)
 
 
+def begun_with(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings for going on with a run: those with which it was begun, if it was, as far as these leave them open."""
+    folder = RunFolder(path)
+    if not folder.exists():
+        return settings
+    about = folder.about()
+    return {**recipe_of(about, path).as_dict(), **about["config"], **settings}
+
+
 def recipe_of(about: dict[str, Any], path: Path, directory: str | None = None) -> Recipe:
     """The recipe in the configuration of a run."""
     if not about["recipe"]:

@@ -83,7 +83,7 @@ def evaluation(
             "channels": {name: ratio.flatten().tolist() for name, ratio in ratios.items()},
         }
 
-    return stored(run, evaluation_name(part), {"samples": samples}, make)
+    return stored(run, evaluation_name(part), {"samples": samples}, make, lambda old: old["samples"] < samples)
 
 
 def evaluation_work(run: Trained, part: str, samples: int) -> int:
@@ -187,14 +187,28 @@ def recorded(folder: RunFolder, name: str, settings: Document) -> Document:
     return found
 
 
-def stored(run: Trained, name: str, settings: Document, make: Callable[[], Document]) -> Document:
-    """The document of that name if it was made of this very network with these settings, else made and stored."""
-    key = {"version": VERSION, "network": digest(run.net.state_dict()), **settings}
+def stored(
+    run: Trained,
+    name: str,
+    settings: Document,
+    make: Callable[[], Document],
+    replaces: Callable[[Document], bool] = lambda old: True,
+) -> Document:
+    """The document of that name if it was made of this very network with these settings, else made and stored.
+
+    Arguments:
+        replaces: whether it may take the place of one that was made of the same network with other settings.
+    """
+    network = {"version": VERSION, "network": digest(run.net.state_dict())}
+    key = {**network, **settings}
     found = _found(run, name, key)
     if found is not None:
         return found
     with numerics(run.config, run.data.device):
         document = {**key, **make()}
+    other = _found(run, name, network)
+    if other is not None and not replaces(other):
+        return document
     try:
         run.folder.write(name, document)
     except RunError as error:

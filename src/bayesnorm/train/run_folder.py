@@ -34,7 +34,8 @@ from .events import Record
 OURS = {
     *("config.json", "metrics.jsonl", "events.jsonl", "lr_search.json", "checkpoints", "result.json", ".lock"),
     *("evaluation-train.json", "evaluation-val.json", "evaluation-test.json"),
-    *("examples-test.json", "robustness-test.json", "bn-noise.json", "bn-scaling.json", "figures", "tensorboard"),
+    *("examples-test.json", "robustness-test.json", "baselines-test.json"),
+    *("bn-noise.json", "bn-scaling.json", "figures", "tensorboard"),
 }
 """Everything that a run folder may hold."""
 
@@ -121,6 +122,8 @@ class RunFolder:
         path = self.path / "config.json"
         try:
             return durable.read_sealed(path)
+        except NotADirectoryError as error:
+            raise RunError(f"{self.path} is no run but a file: name the folder of a run") from error
         except (DamagedError, FileNotFoundError) as error:
             found = checkpoint.load(self.checkpoints)
             if found is None:

@@ -133,26 +133,18 @@ def test_a_batch_that_grew_before_the_block(norm):
 
 
 @REENTRANT
-def test_a_backward_pass_inside_sampling(reentrant):
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_backward_pass_of_sampled_scales(reentrant, inside):
     net = blocks("weight", "bayes").eval()
     plain = copy.deepcopy(net)
     net.reentrant = reentrant
     for some in (net, plain):
         with bayesnorm.sampling(some):
-            losses = [loss_of(some(inputs(dtype=torch.float64))) for _ in range(2)]
-            sum(losses).backward()
-    assert same_gradients(net, plain)
-
-
-@REENTRANT
-def test_a_backward_pass_after_sampling(reentrant):
-    net = blocks("weight", "bayes").eval()
-    plain = copy.deepcopy(net)
-    net.reentrant = reentrant
-    for some in (net, plain):
-        with bayesnorm.sampling(some):
-            loss = loss_of(some(inputs(dtype=torch.float64)))
-        loss.backward()
+            loss = sum(loss_of(some(inputs(dtype=torch.float64))) for _ in range(2))
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
     assert same_gradients(net, plain)
 
 

@@ -13,7 +13,8 @@ from . import noise
 from ._hooks import Broadcast, hook, release_buffers, unhook
 from ._tracing import Example, activations, clean_cut, measure
 from .layers import NormLayer, norm_layers
-from .moments.program import NoRuleError, Program
+from .moments.lookup import NoRuleError
+from .moments.program import Program
 from .moments.trace import Ref, Step, Trace
 from .runtime import Opening, Runtime
 

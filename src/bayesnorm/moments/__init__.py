@@ -3,4 +3,4 @@
 from . import rules as rules
 from .core import Moments as Moments
 from .core import register as register
-from .program import NoRuleError as NoRuleError
+from .lookup import NoRuleError as NoRuleError

@@ -200,9 +200,36 @@ def test_figures_whose_runs_diverged_are_named_and_the_others_made(
     status, out, err = reproduce("fig1", "fig2", "--processes", "1", "--device", "cpu")
     assert status == 3
     assert "fig1: digits-none-seed0: diverged at step" in out
-    assert "fig1 could not be made" in err
+    assert "fig1 could not be made, as runs diverged; they would again: try another --set lr=NUMBER or" in err
     assert not (tmp_path / "paper-smoke" / "fig1.json").exists()
     assert (tmp_path / "paper-smoke" / "fig2.json").exists()
+
+
+def test_figure_9_shows_a_run_that_diverged_up_to_there_and_names_it(
+    reproduce: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cells = {"data": "strokes", "epochs": 2, "width": 0.25, "batch": 42, "lr": 0.003, "train_eval": 0}
+    monkeypatch.setitem(PRESETS, "smoke", dataclasses.replace(TINY, cells=cells))
+    assert reproduce("fig9", "--processes", "1", "--device", "cpu")[0] == 0
+    whole = json.loads(Path("paper-smoke/fig9.json").read_text())
+    assert whole["diverged"] == {}
+    folder = RunFolder(tmp_path / "paper-smoke/runs/strokes-weight-seed0")
+    folder.finish({"state": "diverged", "message": "diverged at step 2", "step": 2, "lr": 0.003})
+    lines = folder.lines()
+    (folder.path / "metrics.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    status, out, err = reproduce("fig9", "--processes", "1", "--device", "cpu")
+    assert (status, "written: " in out) == (3, True)
+    assert err.startswith("bayesnorm: strokes-weight-seed0 diverged, as the .json says")
+    found = json.loads(Path("paper-smoke/fig9.json").read_text())
+    name = "strokes-weight-seed0"
+    assert found["diverged"] == {name: {"step": 2, "lr": 0.003, "message": "diverged at step 2"}}
+    assert whole["runs"].keys() - found["runs"].keys() == {name}
+    curves = found["measured"]["curves"]
+    assert curves["weight"]["val_nll"] == [lines[0]["val_nll"]]
+    assert {**curves, "weight": None} == {**whole["measured"]["curves"], "weight": None}
+    numbers = found["measured"]["numbers"]
+    assert numbers["weight, validation loss"] is numbers["weight, validation accuracy"] is None
+    assert numbers["best by validation loss"] not in (None, "weight")
 
 
 ROWS = Preset(
@@ -276,7 +303,10 @@ def test_a_seed_that_diverges_is_named_and_the_table_made(
     folder.finish({"state": "diverged", "message": "diverged at step 3", "step": 3, "lr": 0.01})
     status, out, err = reproduce("table1", "--fleet", "--device", "cpu", "--seeds", "0,1")
     assert (status, "written: " in out) == (3, True)
-    assert err == "bayesnorm: digits-none-seed1 diverged and is not in the table; delete its folder to try again\n"
+    assert err == (
+        "bayesnorm: digits-none-seed1 diverged, as the .json says: no numbers; they would again: "
+        "try another --set lr=NUMBER or --set clip=NUMBER\n"
+    )
     found = json.loads(Path("paper-smoke/table1.json").read_text())
     assert found["diverged"] == {"digits-none-seed1": "diverged at step 3"}
     assert [row["seeds"] for row in found["rows"]] == [[0], *[[0, 1]] * 4]

@@ -107,6 +107,24 @@ def test_expert_masks_win(root):
     ]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_automatic_masks_are_added_to_training_alone(root, seed):
+    experts, both = (cells(root, seed, masks) for masks in ("expert", "expert+auto"))
+    assert torch.equal(both.val.images, experts.val.images)
+    assert torch.equal(both.val.objects, experts.val.objects)
+    added = [(sequence, number, "ST") for sequence in ("01", "02") for number in range(1, 10, 2)]
+    assert frames(both.train) == [*frames(experts.train), *added]
+    assert not {told[:2] for told in frames(both.train)} & {told[:2] for told in frames(both.val)}
+    left_out = cells(root, seed, "expert+auto", exclude=[("01", 4)])
+    assert ("01", 4, "ST") in frames(left_out.train)
+
+
+def test_automatic_masks_with_a_sequence_for_validation(root):
+    data = cells(root, masks="expert+auto", split="01-02")
+    assert frames(data.train) == [("01", number, "ST" if number % 2 else "GT") for number in range(10)]
+    assert frames(data.val) == [("02", number, "GT") for number in range(0, 10, 2)]
+
+
 def test_one_sequence_for_training_and_the_other_for_validation(root):
     data = cells(root, split="01-02")
     assert frames(data.train) == [("01", number, "GT") for number in range(0, 10, 2)]
@@ -153,6 +171,20 @@ def test_other_endings_and_hidden_files(root):
     assert cells(root).digest() == here
 
 
+@pytest.mark.parametrize(
+    "place", ["01/t005.tif", "01/t002.tif", "01_GT/SEG/man_seg002.tif", "01_ST/SEG/man_seg003.tif"]
+)
+@pytest.mark.parametrize("ending", [".png", ".PNG", ".tif.gz"])
+def test_file_that_is_named_like_a_frame_or_mask_but_is_no_tiff(root, place, ending):
+    """Passed over in silence, it would be missing."""
+    path = (root / place).with_suffix(ending)
+    (root / place).rename(path)
+    fails(root, str(path), "not a TIFF file", "002.tif", masks="expert+auto")
+    path.rename((root / place).with_name("notes.txt"))
+    (root / place).with_name("notes.txt").rename(root / place)
+    assert len(cells(root, masks="expert+auto").train) == 17
+
+
 def test_no_such_choice(root):
     assert fails(root, "'both'", "expert+auto", masks="both")
     assert fails(root, "'02-01'", "01-02", split="02-01")
@@ -167,7 +199,10 @@ def test_no_data_set(root, tmp_path):
 def test_missing_mask_folder(root):
     (root / "02_GT").rename(root / "elsewhere")
     fails(root, str(root / "02_GT" / "SEG"), "no such folder of masks")
-    assert len(cells(root, masks="expert+auto", split="01-02").val) == 10
+    fails(root, "0 annotated frames by an expert", "for validation", masks="expert+auto", split="01-02")
+    data = cells(root, masks="expert+auto")
+    assert {sequence for sequence, *_ in frames(data.val)} == {"01"}
+    assert len(data.train) + len(data.val) == 20
 
 
 @pytest.mark.parametrize("masks", ["auto", "expert+auto"])
@@ -263,7 +298,7 @@ def test_names_that_are_not_understood(root):
 def test_too_few(tmp_path):
     frame(tmp_path, "01", 0)
     mask(tmp_path, "01", 0)
-    fails(tmp_path, "1 annotated frame", "at least 2")
+    fails(tmp_path, "1 annotated frame;", "at least 2")
     frame(tmp_path, "01", 1)
     mask(tmp_path, "01", 1)
     assert [len(split) for split in (cells(tmp_path).train, cells(tmp_path).val)] == [1, 1]

@@ -13,6 +13,7 @@ from scipy.stats import ttest_rel
 from bayesnorm.cli import main
 from bayesnorm.errors import RunError
 from bayesnorm.paper.cells_table import BEST, cells_table, paired_p
+from bayesnorm.train.durable import sealed
 from bayesnorm.train.environment import typed
 from bayesnorm.train.methods import settings_of
 from bayesnorm.train.run_folder import RunFolder
@@ -96,6 +97,65 @@ def test_methods_are_compared_split_by_split(document: Document) -> None:
     assert {row["p"] for row in document["comparisons"] if row["split_kind"] == "01-02"} == {None}
 
 
+def changed(run: Path, target: Path, part: str, **settings: object) -> Path:
+    """A copy of a run that was trained with other settings, as its configuration has it."""
+    copy = broken(lambda path: None, run, target)
+    about = RunFolder(copy).about()
+    about[part] |= settings
+    (copy / "config.json").write_bytes(sealed(about))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("part", "setting", "value"),
+    [
+        *(("config", name, value) for name, value in (("kl_factor", 1.0), ("clip", 3.0), ("warmup_steps", 7))),
+        *(("config", name, value) for name, value in (("variance_step", 5.0), ("optimizer", "sgd"), ("lr_epochs", 7))),
+        *(("config", name, value) for name, value in (("decay_epochs", 9.0),)),
+        *(("recipe", name, value) for name, value in (("first_layer", "patch"), ("sigma_init", 0.3), ("prior", 1.0))),
+        *(("recipe", name, value) for name, value in (("final_activation", True), ("augment", False))),
+    ],
+)
+def test_runs_that_were_trained_differently_are_rows_of_their_own(
+    runs: Path, tmp_path: Path, part: str, setting: str, value: object
+) -> None:
+    """On the same split as another, and on one that the other has not."""
+    for split in (0, 1):
+        other = changed(runs / f"{BEST}-{split}", tmp_path / f"{split}", part, **{setting: value})
+        rows = cells_table([runs / f"{BEST}-0", other])["rows"]
+        assert [row["splits"] for row in rows] == [[0], [split]]
+        assert [set(row["apart"]) for row in rows] == [{setting}] * 2
+        assert rows[1]["apart"] == {setting: value} == {setting: rows[1]["settings"][setting]}
+
+
+def test_seeds_folder_and_learning_rate_may_differ_in_a_row(runs: Path, tmp_path: Path) -> None:
+    other = changed(runs / f"{BEST}-1", tmp_path / "lr", "config", lr=0.5, seed=3, checkpoint_seconds=1.0)
+    other = changed(other, tmp_path / "folder", "recipe", directory="elsewhere")
+    (row,) = cells_table([runs / f"{BEST}-0", other])["rows"]
+    assert (row["splits"], row["seeds"], row["apart"]) == ([0, 1], [0, 3], {})
+
+
+def test_only_methods_that_were_trained_alike_are_compared(runs: Path, tmp_path: Path) -> None:
+    """What has no effect on one of them does not count."""
+    plain = runs / "batch+projection-0"
+    clipped = changed(runs / f"{BEST}-0", tmp_path / "clipped", "config", clip=3.0)
+    assert cells_table([plain, clipped])["comparisons"] == []
+    sharper = changed(runs / f"{BEST}-0", tmp_path / "sharper", "config", kl_factor=1.0)
+    found = cells_table([plain, runs / f"{BEST}-0", sharper])["comparisons"]
+    assert [(row["than"], row["apart"]) for row in found] == [
+        ("batch+projection", {"kl_factor": factor}) for factor in (0.1, 0.1, 1.0, 1.0)
+    ]
+
+
+def test_the_printed_table_says_what_tells_rows_apart(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = changed(runs / f"{BEST}-0", tmp_path / "other", "config", kl_factor=1.0)
+    assert main(["cells-table", str(runs / f"{BEST}-0"), str(other), "-o", str(tmp_path / "table.json")]) == 0
+    words = capsys.readouterr().out.split()
+    assert [word for word in words if word.startswith("kl_factor")] == ["kl_factor=0.1", "kl_factor=1.0"]
+
+
 def test_no_p_value_without_two_differences_that_differ() -> None:
     assert paired_p([]) is paired_p([0.1]) is paired_p([0.1, 0.1]) is None
 
@@ -127,8 +187,9 @@ def test_the_report_shows_image_truth_prediction_and_uncertainty(runs: Path, cel
     page = tmp_path / "report.html"
     assert main(["report", str(runs / f"{BEST}-0"), "--samples", "4", "-o", str(page)]) == 0
     text = page.read_text()
+    assert "Metrics on the validation set" in text
     for part in ("image", "truth", "predicted", "entropy", "mutual information"):
-        assert f'alt="{part} of test image' in text
+        assert f'alt="{part} of validation image' in text
     assert text.count('class="ramp"') == 2, "a key for each kind of map"
     for name in ("IoU", "Dice", "SEG"):
         assert f">{name}</th>" in text
@@ -148,3 +209,8 @@ def test_a_unet_needs_images_that_its_stride_divides(tmp_path: Path, capsys: pyt
     error = capsys.readouterr().err
     assert "40 x 40" in error
     assert error.count("\n") == 1
+
+
+def test_train_says_how_many_frames_it_uses(cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(cells, tmp_path / "run", "batch+projection", "--epochs", 1, "--samples", 0) == 0
+    assert "6 annotated frames: 4 for training, 2 for validation\n" in capsys.readouterr().out

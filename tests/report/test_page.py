@@ -145,6 +145,21 @@ def test_numbers_of_the_documents_appear() -> None:
         assert shown in found
 
 
+def test_the_page_names_the_samples_that_were_judged() -> None:
+    whole = run()
+    cells = run("cells", examples=segmented(), evaluation={**(whole.evaluation or {}), "has_test": False})
+    text = page([cells], "A title")
+    for shown in ("Metrics on the validation set", "1,000 validation images", "On 500 validation images"):
+        assert shown in text
+    assert "Validation images that the network is most" in text
+    assert 'alt="truth of validation image 3"' in text
+    assert "test set" not in text
+    assert "test image" not in text.lower()
+    both = page([whole, cells], "A title")
+    assert "Metrics on the test or validation set" in both
+    assert {'alt="truth of validation image 3"' in both, 'alt="test image' in both} == {True}
+
+
 def test_charts_hold_what_was_measured() -> None:
     runs = [run(), run("second", bayes=False)]
     document = charts(page(runs, "A title"))

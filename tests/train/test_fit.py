@@ -315,6 +315,15 @@ def test_a_trial_gets_to_its_learning_rate_or_the_search_is_refused():
     fit(network("weight", "bayes"), made_up(), replace(config, epochs=1, lr=0.01))
 
 
+def test_an_annealed_trial_gets_to_half_of_the_learning_rate_of_the_run_or_the_search_is_refused():
+    steps = math.ceil(len(made_up().train) / 16)
+    config = Config(epochs=100, batch=16, lr_trials=1, lr_epochs=4, lr_anneal=True, warmup_steps=3 * steps)
+    with pytest.raises(ValueError, match=rf"warmup_steps={3 * steps}: .*gets to 33% .*run to 91%; pass --no-lr-anneal"):
+        find_lr(network("weight", "bayes"), made_up(), config)
+    for remedy in ({"lr_anneal": False}, {"lr_epochs": 16}, {"warmup_steps": steps}):
+        assert find_lr(network("weight", "bayes"), made_up(), replace(config, **remedy)).trials
+
+
 def test_find_lr_is_the_search_of_fit_and_fit_goes_on_with_it(tmp_path, monkeypatch):
     net = network("weight", "bayes")
     before = state(net)

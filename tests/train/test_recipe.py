@@ -40,6 +40,7 @@ def outputs(net, images):
         ("digits", {"model": "all-cnn", "width": 0.125, "padding": "same"}, {"epochs": 50}),
         ("cifar10", {"model": "all-cnn"}, {"epochs": 1200}),
         ("cells", {"model": "cell-net"}, {"epochs": 3000, "optimizer": "adam", "kl_factor": 0.1, "batch": 2}),
+        ("cells", {}, {"clip": 1.0, "warmup_steps": 100, "lr_epochs": 50, "eval_every": 10}),
         ("strokes", {"model": "cell-net", "width": 0.5}, {"epochs": 30, "optimizer": "adam", "batch": 2, "clip": 1.0}),
         ("folder", {"padding": "same"}, {"epochs": 100}),
     ],
@@ -350,6 +351,19 @@ def test_strokes_load_by_split_seed_and_need_no_folder():
     assert first.augment.deform > 0 == Recipe("strokes", augment=False).load().augment.deform
     assert torch.equal(first.test.images, second.test.images)
     assert not torch.equal(first.val.images, second.val.images)
+
+
+def test_a_network_is_tried_on_its_device(monkeypatch):
+    """A forward pass of a large image takes long elsewhere."""
+    found = []
+
+    def check(net, image, data):
+        found.extend([image.device.type, *{parameter.device.type for parameter in net.parameters()}])
+
+    monkeypatch.setattr("bayesnorm.train.recipe._check_size", check)
+    recipe = Recipe("strokes", norm="batch", scale="point", width=0.125)
+    recipe.build(recipe.load(), 0, "meta", initialize=False)
+    assert found == ["meta", "meta"]
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cells", "folder"])

@@ -51,9 +51,17 @@ def _rows(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         splits = ",".join(str(split) for split in row["splits"])
         made.add_row(
-            row["method"], splits, str(row["epochs"]), *[_mean(row[k], form) for k, (_, form) in SHOWN.items()]
+            _named(row["method"], row["apart"]),
+            splits,
+            str(row["epochs"]),
+            *[_mean(row[k], form) for k, (_, form) in SHOWN.items()],
         )
     return made
+
+
+def _named(method: str, apart: dict[str, Any]) -> str:
+    """A method, with the settings that tell its rows apart on lines of their own."""
+    return "\n".join([method, *(f"  {name}={value}" for name, value in apart.items())])
 
 
 def _mean(values: Sequence[float | None], form: str) -> str:
@@ -71,5 +79,6 @@ def _comparisons(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         p = "-" if row["p"] is None else f"{row['p']:.3g}"
         splits = ",".join(str(split) for split in row["splits"])
-        made.add_row(row["than"], row["by"], splits, str(row["epochs"]), f"{row['difference']:+.4f}", p)
+        than = _named(row["than"], {**row["apart"], **row["than_apart"]})
+        made.add_row(than, row["by"], splits, str(row["epochs"]), f"{row['difference']:+.4f}", p)
     return made

@@ -24,6 +24,9 @@ from .progress import shown
 from .tables import console, new_table
 from .world import choose_device
 
+REMEDY = "they would again: try another --set lr=NUMBER or --set clip=NUMBER"
+"""Runs are deterministic."""
+
 
 class Choice(enum.StrEnum):
     """Presets."""
@@ -130,11 +133,12 @@ def reproduce_(
     also = [run for name in chosen for run in EXHIBITS[name].also(protocol)]
     lab.train([*(run for name in chosen for run in EXHIBITS[name].wanted(protocol)), *also])
     lost = [name for name in chosen if not _made(screen, name, lab)]
-    diverged = [run.name(protocol) for run in dict.fromkeys(also) if lab.lost(run) is not None]
+    partial = [run for name in chosen if EXHIBITS[name].partial for run in EXHIBITS[name].wanted(protocol)]
+    diverged = [run.name(protocol) for run in dict.fromkeys([*also, *partial]) if lab.lost(run) is not None]
     if lost:
-        raise DivergedError(f"{', '.join(lost)} could not be made, as runs diverged; delete their folders to try again")
+        raise DivergedError(f"{', '.join(lost)} could not be made, as runs diverged; {REMEDY}")
     if diverged:
-        raise DivergedError(f"{', '.join(diverged)} diverged and is not in the table; delete its folder to try again")
+        raise DivergedError(f"{', '.join(diverged)} diverged, as the .json says: no numbers; {REMEDY}")
 
 
 def _protocol(

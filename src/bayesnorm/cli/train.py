@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ..data.base import Data
 from ..errors import DivergedError
 from ..report import curves
 from ..report.drawing import save
@@ -76,6 +77,7 @@ def train(
     if resume and _is_done(folder, recipe, config, split.value, screen):
         return
     data, net = prepare(recipe, config, place)
+    _tell_frames(recipe, data, screen)
     with ExitStack() as stack:
         callbacks: list[Callback] = [stack.enter_context(shown(screen, ""))[""]]
         if tensorboard and is_first():
@@ -110,11 +112,20 @@ def lr(
     recipe, config, path = asked({**settings, "lr": "auto"}, out, resume)
     screen = console()
     data, net = prepare(recipe, config, choose_device(device))
+    _tell_frames(recipe, data, screen)
     with shown(screen, "") as progress:
         found = find_lr(net, data, config, out=path, resume=resume, callbacks=[progress[""]], recipe=recipe.as_dict())
     if is_first():
         files = _draw_search(RunFolder(path), [dataclasses.asdict(trial) for trial in found.trials], found.best)
         screen.print(f"learning rate {found.best:.4g}; the curve is in {files[0]}", highlight=False, soft_wrap=True)
+
+
+def _tell_frames(recipe: Recipe, data: Data, screen: Console) -> None:
+    """How many frames of the cells are annotated, which a folder does not show at a glance."""
+    if recipe.data == "cells" and is_first():
+        train, val = len(data.train), len(data.val)
+        text = f"{train + val} annotated frames: {train} for training, {val} for validation"
+        screen.print(text, highlight=False, soft_wrap=True)
 
 
 def _is_done(folder: RunFolder, recipe: Recipe, config: Config, part: str, screen: Console) -> bool:

@@ -33,15 +33,16 @@ def cells(
 ) -> Data:
     """Annotated frames ``D/01/t002.tif`` with their masks ``D/01_GT/SEG/man_seg002.tif``; other frames are left out.
 
-    70/30 into training and validation by seed. There is no test set, in the paper neither: ``test`` is ``val``, and
-    what is chosen by the validation samples is not to be reported as a test result. Mirrored both ways and smoothly
-    deformed in training.
+    70/30 into training and validation by seed. Where experts are asked for, their masks alone are validated on:
+    automatic ones are for training, and the split of the others is the same with and without them. There is no test
+    set, in the paper neither: ``test`` is ``val``, and what is chosen by the validation samples is not to be reported
+    as a test result. Mirrored both ways and smoothly deformed in training.
 
     Arguments:
         directory: the folder ``D`` of a data set, with its sequences ``01``, ``02``, ...
         split_seed: decides which frames are for validation.
-        masks: ``"expert"`` (``01_GT``), ``"auto"`` (``01_ST``), or ``"expert+auto"``: an automatic mask where there is
-            none by an expert.
+        masks: ``"expert"`` (``01_GT``), ``"auto"`` (``01_ST``), or ``"expert+auto"``: for training, an automatic mask
+            where there is none by an expert.
         split: ``"random"``, or ``"01-02"``: train on sequence 01, validate and test on 02.
         exclude: expert masks that are not used, as (sequence, frame); with ``"expert+auto"`` the automatic ones take
             their place. None: those in which most cells are known to be missing.
@@ -55,15 +56,18 @@ def cells(
     if split == "random":
         train, val = _random(root, frames, split_seed)
     else:
-        train, val = (_read(_of(root, frames, sequence)) for sequence in ("01", "02"))
+        train, val = _read(_of(root, frames, "01")), _read(_judged(root, _of(root, frames, "02"), 1))
     augment = Augment(hflip=True, vflip=True, deform=8.0, spacing=64)
     return make_data("cells", train, val, val, CLASSES, augment)
 
 
 class _Frame(NamedTuple):
+    """``added``: of an automatic mask that takes the place of an expert's, for training only."""
+
     sequence: str
     image: Path
     mask: Path
+    added: bool
 
 
 def _sequences(root: Path) -> list[str]:
@@ -76,10 +80,14 @@ def _sequences(root: Path) -> list[str]:
 
 
 def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
-    """TIFF files of a folder by their number."""
+    """TIFF files of a folder by their number; files of another kind must not be named like them."""
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
-        if path.suffix.lower() not in (".tif", ".tiff") or path.name.startswith("."):
+        if path.name.startswith("."):
+            continue
+        if path.suffix.lower() not in (".tif", ".tiff"):
+            if re.match(prefix + r"_?\d", path.name, re.IGNORECASE):
+                raise DataError(f"{path}: not a TIFF file like {prefix}002.tif; convert, rename or remove it")
             continue
         number = re.fullmatch(prefix + r"(\d+)", path.stem)
         if number is None:
@@ -102,6 +110,7 @@ def _frames(
     if not images:
         raise DataError(f"{root / sequence}: no frames like t002.tif in this sequence")
     chosen: dict[int, Path] = {}
+    added: set[int] = set()
     folders = [root / f"{sequence}_{suffix}" / "SEG" for suffix in suffixes]
     if not any(folder.is_dir() for folder in folders):
         raise DataError(f"{folders[0]}: no such folder of masks; add it, or choose another kind of masks")
@@ -109,13 +118,16 @@ def _frames(
         for number, mask in (_numbered(folder, "man_seg") if folder.is_dir() else {}).items():
             if number not in images:
                 raise DataError(f"{mask}: a mask without its frame {root / sequence / f't{number:03d}.tif'}")
-            if suffix != "GT" or not _is_excluded(mask, sequence, number, exclude):
-                chosen.setdefault(number, mask)
+            if number in chosen or (suffix == "GT" and _is_excluded(mask, sequence, number, exclude)):
+                continue
+            chosen[number] = mask
+            if suffix != suffixes[0]:
+                added.add(number)
     if suffixes[-1] == "ST":
         _require_all(root / sequence, images, chosen, folders[-1])
     if not chosen:
         raise DataError(f"{folders[0]}: no masks like man_seg002.tif for the frames of {root / sequence}")
-    return [_Frame(sequence, images[number], chosen[number]) for number in sorted(chosen)]
+    return [_Frame(sequence, images[number], chosen[number], number in added) for number in sorted(chosen)]
 
 
 def _require_all(sequence: Path, images: dict[int, Path], chosen: dict[int, Path], folder: Path) -> None:
@@ -127,9 +139,27 @@ def _require_all(sequence: Path, images: dict[int, Path], chosen: dict[int, Path
 
 
 def _random(root: Path, frames: list[_Frame], seed: int) -> tuple[Split, Split]:
-    if len(frames) < 2:
-        raise DataError(f"{root}: {len(frames)} annotated frame; at least 2 are needed for training and validation")
-    return divide(_read(frames), 0.7, seed)
+    judged, added = _judged(root, frames, 2), [frame for frame in frames if frame.added]
+    whole = _read([*judged, *added])
+    train, val = divide(whole[: len(judged)], 0.7, seed)
+    return _joined(train, whole[len(judged) :]), val
+
+
+def _judged(root: Path, frames: list[_Frame], least: int) -> list[_Frame]:
+    """Frames that may be validated on."""
+    found = [frame for frame in frames if not frame.added]
+    if len(found) < least:
+        count, are = len(found), "at least 2 are needed for training and" if least > 1 else "some are needed for"
+        by = " by an expert" if len(found) < len(frames) else ""
+        raise DataError(f"{root}: {count} annotated frame{'' if count == 1 else 's'}{by}; {are} validation")
+    return found
+
+
+def _joined(first: Split, second: Split) -> Split:
+    assert first.objects is not None
+    assert second.objects is not None
+    pairs = ((getattr(first, name), getattr(second, name)) for name in ("images", "targets", "objects"))
+    return Split(*(torch.cat(pair) for pair in pairs))
 
 
 def _of(root: Path, frames: list[_Frame], sequence: str) -> list[_Frame]:

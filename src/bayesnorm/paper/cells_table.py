@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from ..errors import RunError
 from ..train.documents import stored_evaluation
 from ..train.environment import typed
 from ..train.methods import method_of
-from ..train.run_folder import RunFolder, settings_digest
+from ..train.run_folder import RunFolder, effective, settings_digest
 
 Row = dict[str, Any]
 
@@ -33,21 +34,30 @@ COLUMNS = {
     "aurc": ("single", "aurc"),
 }
 """Numbers of a run: way of predicting and measure in its evaluation; null where it was not made."""
-MODEL = ("model", "width", "activation", "masks")
-TRAINING = ("epochs", "batch", "precision")
-"""Settings of recipe and training that runs of one row have in common."""
+SHOWN = ("model", "width", "activation", "masks", "epochs", "batch", "precision")
+"""Settings that a row names itself, besides among all."""
+OWN = ("seed", "split_seed", "cell_split", "lr")
+"""Settings in which runs of one row may differ, or that it has under another name."""
+METHOD = ("norm", "scale", "project")
+"""Settings in which runs that are compared may differ."""
+POSTERIOR = (
+    *("sigma_init", "prior", "per_layer_variance", "stochastic_bias"),
+    *("variance_step", "kl_factor", "kl_warmup"),
+)
+"""Settings without an effect where no posterior is learned."""
 
 
 def cells_table(paths: Sequence[Path]) -> dict[str, Any]:
     """``{"rows": [...], "comparisons": [...], "diverged": [...]}`` of evaluated runs on the cells.
 
-    A row has the method, what else its runs have in common, and a list with a number per split for every measure;
-    ``splits`` are the seeds of random splits, or ``"01-02"``. All figures are of the validation frames, as there are no
-    others. A comparison is ``difference``, the mean over common splits of the NLL of ``method`` minus that of ``than``,
-    with the two-sided p value of the paired t test: of single passes, and of what each predicts best with (30 draws, if
-    it has any).
+    A row has the method, what else its runs have in common (``settings``: all but seeds, folder and learning rate;
+    ``apart``: those in which it differs from other rows of the method), and a list with a number per split for every
+    measure; ``splits`` are the seeds of random splits, or ``"01-02"``. All figures are of the validation frames, as
+    there are no others. A comparison is ``difference``, the mean over common splits of the NLL of ``method`` minus that
+    of ``than``, with the two-sided p value of the paired t test: of single passes, and of what each predicts best with
+    (30 draws, if it has any).
     """
-    found: dict[tuple[Any, ...], Row] = {}
+    found: dict[str, Row] = {}
     diverged = []
     for path in paths:
         folder = RunFolder(path)
@@ -62,18 +72,40 @@ def cells_table(paths: Sequence[Path]) -> dict[str, Any]:
             raise RunError(f"{path}: not finished; `bayesnorm train --out {path} --resume` goes on")
         _enter(found, about, result, stored_evaluation(folder, "test")["metrics"], path)
     rows = [_sorted(row) for row in found.values()]
+    for row in rows:
+        row["apart"] = _apart(row, rows)
     return {"rows": rows, "comparisons": _comparisons(rows), "diverged": diverged}
 
 
 def _shared(about: Mapping[str, Any]) -> Row:
     """What the runs of a row have in common."""
-    recipe, config = about["recipe"], about["config"]
-    common = {name: recipe.get(name) for name in MODEL} | {name: config[name] for name in TRAINING}
-    clean = recipe["cell_split"] != "random"
+    settings = _settings(about)
     return {
         "method": method_of(about),
-        "split_kind": recipe["cell_split"] if clean else "random",
-        **common,
+        "split_kind": about["recipe"]["cell_split"],
+        **{name: settings[name] for name in SHOWN},
+        "settings": settings,
+    }
+
+
+def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What has an effect on the runs of a row."""
+    parts = effective(about)
+    settings = {**parts["recipe"], **parts["config"]}
+    idle = [*OWN]
+    idle += [] if settings["scale"] == "bayes" else POSTERIOR
+    idle += [] if settings["scale"] == "noise" else ("sigma_u", "sigma_v")
+    idle += [] if settings["norm"] == "analytic" else ("first_layer",)
+    return {name: value for name, value in sorted(settings.items()) if name not in idle}
+
+
+def _apart(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
+    """Settings in which a row differs from others of its method."""
+    others = [other for other in rows if all(other[name] == row[name] for name in ("method", "split_kind"))]
+    return {
+        name: value
+        for name, value in row["settings"].items()
+        if any(other["settings"].get(name) != value for other in others)
     }
 
 
@@ -83,7 +115,7 @@ def _split(about: Mapping[str, Any]) -> int | str:
 
 
 def _enter(
-    found: dict[tuple[Any, ...], Row],
+    found: dict[str, Row],
     about: Mapping[str, Any],
     result: Mapping[str, Any],
     metrics: Mapping[str, Mapping[str, Any]],
@@ -95,7 +127,7 @@ def _enter(
         name: []
         for name in ("splits", "seeds", "lr", *COLUMNS, "minutes", "config_digests", "state_digests", "commands")
     }
-    row = found.setdefault(tuple(shared.values()), {**shared, **empty})
+    row = found.setdefault(json.dumps(shared), {**shared, **empty})
     if split in row["splits"]:
         raise RunError(f"{path}: a second run of {shared['method']} on split {split}; name one of them")
     new = {name: metrics.get(way, {}).get(measure) for name, (way, measure) in COLUMNS.items()}
@@ -117,11 +149,17 @@ def _comparisons(rows: Sequence[Row]) -> list[Row]:
     """The best method of the paper against each other one that was trained alike."""
     found = []
     for mine in (row for row in rows if row["method"] == BEST):
-        for other in rows:
-            alike = all(mine[name] == other[name] for name in ("split_kind", *MODEL, *TRAINING))
-            if alike and other is not mine:
+        for other in (row for row in rows if row["method"] != BEST):
+            if _is_alike(mine, other):
                 found += [_compared(mine, other, kind) for kind in ("single", "best")]
     return [row for row in found if row["splits"]]
+
+
+def _is_alike(mine: Row, other: Row) -> bool:
+    """Whether two methods were split and trained with the same settings, as far as both have them."""
+    ours, theirs = mine["settings"], other["settings"]
+    common = ours.keys() & theirs.keys() - {*METHOD}
+    return mine["split_kind"] == other["split_kind"] and all(ours[name] == theirs[name] for name in common)
 
 
 def _compared(mine: Row, other: Row, kind: str) -> Row:
@@ -130,7 +168,9 @@ def _compared(mine: Row, other: Row, kind: str) -> Row:
     differences = [ours[split] - theirs[split] for split in splits]
     return {
         "method": mine["method"],
+        "apart": mine["apart"],
         "than": other["method"],
+        "than_apart": other["apart"],
         "split_kind": mine["split_kind"],
         "epochs": mine["epochs"],
         "by": kind,

@@ -32,6 +32,7 @@ class Exhibit:
         cells: looks at the cell data although it wants no run on it.
         also: runs that are shown where they are there; one that diverges is left out.
         more: what else is written into ``ID.json``.
+        partial: a run that diverged is shown as far as it got, and named in ``ID.json``; else there is no figure then.
     """
 
     id: str
@@ -44,3 +45,4 @@ class Exhibit:
     cells: bool = False
     also: Callable[[Preset], Sequence[Wanted]] = lambda preset: []
     more: Callable[[Lab], dict[str, Any]] = lambda lab: {}
+    partial: bool = False

@@ -26,14 +26,16 @@ STYLES = (":", (0, (4, 2)), "-")
 
 
 def measure(lab: Lab) -> Measured:
-    """Validation loss and accuracy per pixel."""
-    curves = {method: curve_of(lab.history(Wanted(method, cells=True))) for method in METHODS}
+    """Validation loss and accuracy per pixel; those that diverged have a curve up to there, and no numbers."""
+    runs = {method: Wanted(method, cells=True) for method in METHODS}
+    curves = {method: curve_of(lab.history(run)) for method, run in runs.items()}
+    ended = {method: curve for method, curve in curves.items() if lab.lost(runs[method]) is None}
     numbers: dict[str, Any] = {
-        f"{method}, {what}": final(curve, name)
+        f"{method}, {what}": final(curve, name) if method in ended else None
         for method, curve in curves.items()
         for what, name in (("validation loss", "val_nll"), ("validation accuracy", "val_accuracy"))
     }
-    losses = {method: loss for method, curve in curves.items() if (loss := final(curve, "val_nll")) is not None}
+    losses = {method: loss for method, curve in ended.items() if (loss := final(curve, "val_nll")) is not None}
     numbers["best by validation loss"] = min(losses, key=losses.__getitem__, default=None)
     return {"numbers": numbers, "curves": curves}
 
@@ -71,4 +73,5 @@ exhibit = Exhibit(
     lambda preset: [Wanted(method, cells=True) for method in METHODS],
     measure,
     draw,
+    partial=True,
 )

@@ -22,7 +22,8 @@ def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
     """
     wanted = list(exhibit.wanted(lab.preset))
     lab.train([*wanted, *exhibit.also(lab.preset)])
-    lab.complete(wanted)
+    if not exhibit.partial:
+        lab.complete(wanted)
     document: dict[str, Any] = {
         "id": exhibit.id,
         "title": exhibit.title,
@@ -31,7 +32,8 @@ def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
         "set": lab.preset.changes,
         "protocol": lab.preset.about,
         "versions": {name: version(name) for name in ("bayesnorm", "torch")},
-        "runs": {run.name(lab.preset): _about(lab, run) for run in wanted},
+        "runs": {run.name(lab.preset): _about(lab, run) for run in wanted if lab.lost(run) is None},
+        **_diverged(exhibit, lab),
         "paper": exhibit.paper,
         "measured": exhibit.measure(lab),
         **exhibit.more(lab),
@@ -56,6 +58,15 @@ def _about(lab: Lab, run: Wanted) -> dict[str, Any]:
         "torch": place.get("versions", {}).get("torch"),
         "command": typed(place.get("command") or []),
     }
+
+
+def _diverged(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
+    """Of a figure that shows them, the runs that diverged: at which step, at which learning rate and how."""
+    if not exhibit.partial:
+        return {}
+    lost = [run for run in exhibit.wanted(lab.preset) if lab.lost(run) is not None]
+    results = {run.name(lab.preset): lab.folder(run).result() or {} for run in lost}
+    return {"diverged": {name: {key: of.get(key) for key in ("step", "lr", "message")} for name, of in results.items()}}
 
 
 def comparison(document: dict[str, Any]) -> list[tuple[str, Any, Any]]:

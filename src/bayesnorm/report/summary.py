@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,16 @@ class Summary:
     evaluation: dict[str, Any] | None
     examples: dict[str, Any] | None
     robustness: dict[str, Any] | None
+
+    @property
+    def judged(self) -> str:
+        """Which samples are meant by test: those for validation, where there are no others."""
+        return "test" if (self.evaluation or {}).get("has_test", True) else "validation"
+
+
+def judged(runs: Sequence[Summary]) -> str:
+    """Likewise of several runs."""
+    return " or ".join(dict.fromkeys(run.judged for run in runs)) or "test"
 
 
 def read(path: str | Path, name: str | None = None) -> Summary:

@@ -73,6 +73,7 @@ def evaluation(
         ratios = {name: p.sigma / p.mean for name, p in posterior(run.net).items()}
         return {
             "split": part,
+            "has_test": run.data.has_test,
             "samples": samples,
             "step": run.step,
             "data": run.data.name,

@@ -19,11 +19,14 @@ from .engine import make_trainer
 from .events import Callback, Tried, Trying
 from .fused.dock import Dock
 from .lockstep import Pieces, Turn, stepping
+from .optimizer import Schedule
 from .trainer import Trainer
 from .world import World
 
 TOGETHER = 4
 """Trials of a round. Even: both sides of the best one so far get the same number."""
+REACHED = 0.5
+"""Least part of the run's highest learning rate that a trial has to get to, or it says nothing about the run."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,7 @@ def _train(
             torch.manual_seed(config.seed)
             trainers[number] = make_trainer(copy.deepcopy(net), data, config.trial, lr, world, dock)
             _check_warmup(config, len(trainers[number].batches))
+            _check_peak(config, len(trainers[number].batches))
     yield from stepping(trainers, turns, stepped, diverged, stopping)
 
 
@@ -194,4 +198,27 @@ def _check_warmup(config: Config, steps: int) -> None:
             f"warmup_steps={config.warmup_steps}: a trial of the learning-rate search is over after "
             f"{config.lr_epochs * steps} steps; pass --lr-epochs {config.warmup_steps // steps + 1} or more, a shorter "
             "--warmup-steps, or --lr"
+        )
+
+
+def peak(config: Config, epochs: int, steps: int) -> float:
+    """Highest learning rate of so many epochs in units of ``lr``: that at the end of an epoch, within which none falls.
+
+    >>> peak(Config(), 1, steps=10), peak(Config(warmup_steps=20), 1, steps=10)
+    (1.0, 0.5)
+    """
+    schedule = Schedule(config, 1.0, steps)
+    return max(schedule.rate(epoch * steps - 1) for epoch in range(1, epochs + 1))
+
+
+def _check_peak(config: Config, steps: int) -> None:
+    """The warm-up of an annealed trial must not last until its learning rate has fallen."""
+    if not config.lr_anneal:
+        return
+    trial, run = peak(config.trial, config.lr_epochs, steps), peak(config, config.epochs, steps)
+    if trial < REACHED * run:
+        raise ValueError(
+            f"warmup_steps={config.warmup_steps}: an annealed trial of the learning-rate search ({config.lr_epochs} "
+            f"epochs of {steps} steps) gets to {trial:.0%} of its learning rate, the run to {run:.0%}; pass "
+            "--no-lr-anneal, more --lr-epochs, a shorter --warmup-steps, or --lr"
         )

@@ -28,6 +28,10 @@ from .numerics import numerics
 
 Default = dict[str, Any]
 
+SEARCHED: Default = {"clip": 1.0, "warmup_steps": 100, "lr_epochs": 50}
+"""Of the cells, whose epochs have six steps: five of them, without a warm-up, tell nothing (docs/log.md). Not
+``lr_anneal``: in 50 epochs, a trial would have fallen to a tenth when the warm-up is over, and not test its rate."""
+
 DEFAULTS: dict[str, Default] = {
     "digits": {"model": "all-cnn", "width": 0.125, "padding": "same", "epochs": 50},
     "cifar10": {"model": "all-cnn", "epochs": 1200},
@@ -39,6 +43,8 @@ DEFAULTS: dict[str, Default] = {
         "kl_factor": 0.1,
         "lr_low": 1e-5,
         "lr_high": 0.1,
+        "eval_every": 10,
+        **SEARCHED,
     },
     "strokes": {
         "model": "cell-net",
@@ -75,7 +81,7 @@ class Recipe:
         image_size: ``(H, W)`` to which the images of a folder are scaled; None: they all have one size.
         augment: shift, mirror and deform training images, as the data set allows.
         standardize: images have mean 0 and std 1 in every channel; else they are divided by their largest value.
-        masks: whose masks of the cells are used; expert+auto: automatic ones where the experts made none.
+        masks: whose masks of the cells are used; expert+auto: for training, automatic ones where the experts made none.
         cell_split: how cells are split: at random, or from sequence 01 to 02.
         model: the network; None: what fits the data.
         norm: what a response is normalized by: nothing, the batch, the length of its weights, or its mean and std as
@@ -188,10 +194,10 @@ class Recipe:
             net = self.describe(data).build(input_stats=(mean, var), example=self._example(batch))
         if self.scale == "noise":
             self._set_noise(net)
-        _check_size(net, batch[:1], data)
+        net.to(device)
+        _check_size(net, batch[:1].to(device), data)
         # Averages over smooth images keep more of the variance than the moment rule assumes: the cell network, which
         # has five of them, starts from data with analytic norm too.
-        net.to(device)
         if initialize and (self.norm in ("none", "weight") or (self.norm == "analytic" and data.per_pixel)):
             init_from_data_(net, batch.to(device))
         return net

@@ -16,7 +16,7 @@ import contextlib
 import json
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -194,11 +194,12 @@ class RunFolder:
         return found, [json.loads(line) for line in lines.splitlines()]
 
     def history(self) -> list[Record]:
-        """The metrics up to the latest intact checkpoint; of a finished run whose checkpoints were removed, all."""
-        found = self.peek()
+        """The metrics up to the latest intact checkpoint; all of a run that diverged, or lost them when finished."""
+        state = (self.result() or {}).get("state")
+        found = None if state == "diverged" else self.peek()
         if found:
             return found[1]
-        return self.lines() if (self.result() or {}).get("state") == "finished" else []
+        return self.lines() if state in ("finished", "diverged") else []
 
     def lines(self) -> list[Record]:
         """The lines of ``metrics.jsonl`` as they are."""
@@ -307,15 +308,19 @@ def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") ->
     return None
 
 
-def settings_digest(about: dict[str, Any]) -> str:
-    """SHA-256 of the settings of a run, without those that change no result."""
+def effective(about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``{"config": ..., "recipe": ...}`` of a run, without settings that change no result."""
     parts = {part: about.get(part) or {} for part in ("config", "recipe")}
     added = {part: {k.removeprefix(f"{part}."): v for k, v in LATER.items() if k.startswith(part)} for part in parts}
-    kept = {
+    return {
         part: {key: value for key, value in {**added[part], **found}.items() if key not in OPERATIONAL}
         for part, found in parts.items()
     }
-    return durable.sha256(json.dumps(kept, sort_keys=True).encode())
+
+
+def settings_digest(about: dict[str, Any]) -> str:
+    """SHA-256 of the settings of a run, without those that change no result."""
+    return durable.sha256(json.dumps(effective(about), sort_keys=True).encode())
 
 
 IDENTITY = ("config", "recipe", "data", "network")

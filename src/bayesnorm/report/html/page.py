@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from ...errors import RunError
-from ..summary import Summary
+from ..summary import Summary, judged
 from . import looks
 from .chart import Book
 from .markup import Html, breakable, join, tag
@@ -130,7 +130,7 @@ def _header(runs: Sequence[Summary], title: str) -> Html:
     facts = [
         f"{len(runs)} run{'s' if len(runs) > 1 else ''}",
         f"data: {', '.join(data)}",
-        *([f"{counts.pop():,} test images"] if len(counts) == 1 else []),
+        *([f"{counts.pop():,} {judged(runs)} images"] if len(counts) == 1 else []),
     ]
     button = tag("button", "Dark theme", type="button", id="theme", hidden=True)
     facts_line = tag("p", join(*(tag("span", fact) for fact in facts)), class_="facts")

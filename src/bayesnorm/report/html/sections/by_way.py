@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ... import ways
-from ...summary import Summary
+from ...summary import Summary, judged
 from ..figure import code, left_out, note, section, switch
 from ..markup import Html
 
@@ -31,4 +31,4 @@ def by_way(
     known = ways.ordered(way for content in found.values() for way in content)
     panels = [(way, ways.label(way), panel(found, way)) for way in known]
     shown = switch(heading[0], "Prediction", panels, ways.most(known))
-    return section(*heading, shown, left_out(missing, "not evaluated on the test set"))
+    return section(*heading, shown, left_out(missing, f"not evaluated on the {judged(runs)} set"))

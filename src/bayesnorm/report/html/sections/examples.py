@@ -7,14 +7,14 @@ from typing import Any
 
 from ....data.picture import HIGHLIGHT
 from ... import ways
-from ...summary import Summary
+from ...summary import Summary, judged
 from .. import looks
 from ..figure import left_out, note, section, switch
 from ..markup import Html, hidden, tag, unseen
 from ..numbers import number, show
 
-LEAD = (
-    "Test images that the network is most and least certain of, by the entropy of its prediction. "
+MEANING = (
+    " images that the network is most and least certain of, by the entropy of its prediction. "
     "Bars are the probabilities of the likeliest classes; a mistake is marked by a cross. "
     "Of segmented images, uncertainty is drawn over the image in colour."
 )
@@ -33,18 +33,20 @@ ENDS = ("rgb(128 128 128)", f"rgb({' '.join(str(round(255 * part)) for part in H
 def examples(runs: Sequence[Summary]) -> Html:
     """The section."""
     found = {index: run.examples for index, run in enumerate(runs) if run.examples}
+    lead = judged([runs[index] for index in found]).capitalize() + MEANING
     if not found:
-        return section("examples", "Examples", LEAD, note("No run has examples."))
+        return section("examples", "Examples", lead, note("No run has examples."))
     panels = []
     for index, document in found.items():
         label = looks.who(index, runs[index].name)
-        panels.append((str(index), label, _panel(document)))
+        panels.append((str(index), label, _panel(document, runs[index].judged)))
     missing = [run.name for index, run in enumerate(runs) if index not in found]
     content = switch("examples", "Run", panels, str(next(iter(found))))
-    return section("examples", "Examples", LEAD, content, left_out(missing, "no examples"))
+    return section("examples", "Examples", lead, content, left_out(missing, "no examples"))
 
 
-def _panel(document: dict[str, Any]) -> Html:
+def _panel(document: dict[str, Any], part: str) -> Html:
+    """Of one run and samples of that part of the data."""
     way = document.get("way")
     by = f", predicted by {ways.label(str(way))}" if way else ""
     classes = [str(name) for name in document.get("classes") or []]
@@ -54,7 +56,7 @@ def _panel(document: dict[str, Any]) -> Html:
         [
             (
                 tag("h3", f"{title}{by}"),
-                tag("ul", [_card(entry, classes) for entry in document.get(key) or []], class_="cards"),
+                tag("ul", [_card(entry, classes, part) for entry in document.get(key) or []], class_="cards"),
             )
             for key, title in (("uncertain", "Least certain"), ("certain", "Most certain"))
         ],
@@ -77,32 +79,31 @@ def _key(tops: Any) -> Html | None:
     return tag("dl", rows, class_="ramps") if rows else None
 
 
-def _card(entry: dict[str, Any], classes: Sequence[str]) -> Html:
+def _card(entry: dict[str, Any], classes: Sequence[str], part: str) -> Html:
     maps = "probs" not in entry
-    return tag(
-        "li", _maps(entry) if maps else _prediction(entry, classes), _doubt(entry), class_="wide" if maps else None
-    )
+    name = f"{part} image {entry.get('index')}"
+    shown = _maps(entry, name) if maps else _prediction(entry, classes, name)
+    return tag("li", shown, _doubt(entry), class_="wide" if maps else None)
 
 
 def _picture(content: Any, alt: str) -> Html:
     return tag("img", src=f"data:image/png;base64,{content}", alt=alt, decoding="async")
 
 
-def _maps(entry: dict[str, Any]) -> Html:
+def _maps(entry: dict[str, Any], name: str) -> Html:
     """Image, truth, prediction and, over the image, the uncertainty of a segmented image."""
     shown = [(part, label) for part, label in PARTS.items() if entry.get(part)]
-    index = entry.get("index")
     return tag(
         "div",
         [
-            tag("span", _picture(entry[part], f"{label} of test image {index}"), unseen(label), class_="part")
+            tag("span", _picture(entry[part], f"{label} of {name}"), unseen(label), class_="part")
             for part, label in shown
         ],
         class_="maps",
     )
 
 
-def _prediction(entry: dict[str, Any], classes: Sequence[str]) -> list[Html]:
+def _prediction(entry: dict[str, Any], classes: Sequence[str], name: str) -> list[Html]:
     """Image, true class and distribution of a classified image."""
     probs = [number(value) or 0.0 for value in entry["probs"]]
     order = sorted(range(len(probs)), key=lambda index: -probs[index])
@@ -111,7 +112,7 @@ def _prediction(entry: dict[str, Any], classes: Sequence[str]) -> list[Html]:
     truth = _class(target, classes)
     mark = (unseen("\N{CHECK MARK}"), hidden("correct: ")) if right else (unseen("\N{BALLOT X}"), hidden("wrong: "))
     return [
-        _picture(entry.get("image"), f"test image {entry.get('index')}: {truth}"),
+        _picture(entry.get("image"), f"{name}: {truth}"),
         tag("p", tag("span", mark, class_="right" if right else "wrong"), " true: ", tag("b", truth), class_="truth"),
         _bars(probs, order, target, classes),
     ]

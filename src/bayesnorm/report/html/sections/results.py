@@ -1,4 +1,4 @@
-"""The table of test metrics: a row for each run and way of predicting, the best of each column marked."""
+"""The table of metrics: a row for each run and way of predicting, the best of each column marked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ... import ways
-from ...summary import Summary
+from ...summary import Summary, judged
 from .. import looks
 from ..figure import boxed, code, folded, left_out, note, section, sentence
 from ..markup import Html, hidden, join, tag, unseen
@@ -110,19 +110,20 @@ def results(runs: Sequence[Summary]) -> Html:
     """The section."""
     rows = rows_of(runs)
     missing = [run.name for run in runs if not (run.evaluation or {}).get("metrics")]
+    on = f"on the {judged(runs)} set"
     if not rows:
-        content = note("No run was evaluated on the test set yet: ", code("bayesnorm eval RUN"), " does it.")
-        return section("results", "Results", "Metrics on the test set.", content)
-    lead = sentence("Metrics on the test set, the best of each column in ", tag("strong", "bold"), ".")
+        content = note(f"No run was evaluated {on} yet: ", code("bayesnorm eval RUN"), " does it.")
+        return section("results", "Results", f"Metrics {on}.", content)
+    lead = sentence(f"Metrics {on}, the best of each column in ", tag("strong", "bold"), ".")
     return section(
         "results",
         "Results",
         lead,
         headline(runs, rows),
-        metrics_table(runs, rows, MAIN, "Metrics on the test set"),
-        folded("More metrics", metrics_table(runs, rows, MORE, "Further metrics on the test set")),
+        metrics_table(runs, rows, MAIN, f"Metrics {on}"),
+        folded("More metrics", metrics_table(runs, rows, MORE, f"Further metrics {on}")),
         folded("What the columns mean", glossary()),
-        left_out(missing, "not evaluated on the test set"),
+        left_out(missing, f"not evaluated {on}"),
     )
 
 

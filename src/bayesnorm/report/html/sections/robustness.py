@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...summary import Summary
+from ...summary import Summary, judged
 from ..chart import Book, Chart, Line
 from ..figure import figure, grid, left_out, note, section, switch
 from ..markup import Html
@@ -34,7 +34,7 @@ def robustness(runs: Sequence[Summary], book: Book) -> Html:
     missing = [run.name for run in runs if not run.robustness]
     counts = {run.robustness.get("count") for run in measured if run.robustness}
     lead = (
-        f"{LEAD} On {counts.pop():,} test images, in a single pass."
+        f"{LEAD} On {counts.pop():,} {judged(measured)} images, in a single pass."
         if len(counts) == 1 and None not in counts
         else LEAD
     )

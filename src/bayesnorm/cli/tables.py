@@ -97,7 +97,7 @@ def _shown(value: float | None, name: str, best: float | None) -> str | Text:
     if value is None:
         return "-"
     text = {**COLUMNS, **OF_PIXELS}[name][1].format(value).replace("%", " %") if value < HUGE else f"{value:.1e}"
-    return Text(text, style="bold") if value == best else text
+    return Text().append(text, "bold") if value == best else text
 
 
 def separation_table(found: dict[str, Separation], title: str) -> Table:

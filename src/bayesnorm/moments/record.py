@@ -59,27 +59,28 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        with self.watching(func, args, kwargs):
-            out = func(*args, **kwargs)
-            if func is Tensor.__setitem__:
-                self.record(func, args, kwargs, args[0], [args[0]])
-                return out
-            tensors = [leaf for leaf in leaves(out) if isinstance(leaf, Tensor)]
-            if tensors:
-                if getattr(func, "__name__", "") == "__get__":
-                    func = Attribute(func.__self__.__name__)
-                self.record(func, args, kwargs, out, tensors)
+        read = self.read(args, kwargs)
+        out = func(*args, **kwargs)
+        result = args[0] if func is Tensor.__setitem__ else out
+        tensors = [leaf for leaf in leaves(result) if isinstance(leaf, Tensor)]
+        if tensors:
+            if getattr(func, "__name__", "") == "__get__":
+                func = Attribute(func.__self__.__name__)
+            self.record(func, args, kwargs, result, tensors)
+        self.look_for_writes(func, read)
         return out
 
-    @contextmanager
-    def watching(self, func: Any, args: Any, kwargs: Any) -> Iterator[None]:
-        """An operation inside that writes into its arguments: what else has that memory is no longer what it was."""
-        before = [(t, _version(t)) for t in leaves((args, kwargs)) if isinstance(t, Tensor)]
-        for tensor, _ in before:
+    def read(self, args: Any, kwargs: Any) -> list[tuple[Tensor, int]]:
+        """The tensors that an operation is about to read, and how often each was written to."""
+        tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        for tensor in tensors:
             if id(tensor) in self._writers:
                 self._found(tensor, *self._writers[id(tensor)], (self._slots[id(tensor)],))
-        yield
-        written = [self._slots.get(id(t)) for t, version in before if _version(t) != version]
+        return [(tensor, _version(tensor)) for tensor in tensors]
+
+    def look_for_writes(self, func: Any, read: list[tuple[Tensor, int]]) -> None:
+        """Of an operation that wrote into what it read, what else has that memory is no longer what it was."""
+        written = [self._slots.get(id(t)) for t, version in read if _version(t) != version]
         if not written:
             return
         writer = Overwritten(getattr(func, "__name__", type(func).__name__))
@@ -276,11 +277,12 @@ def _as_one_step(
         return compute(*args, **kwargs)
     recorder.paused += 1
     try:
-        with recorder.watching(func, args, kwargs):
-            out = compute(*args, **kwargs)
-            tensors = [t for t in leaves(out) if isinstance(t, Tensor)]
-            if tensors:
-                recorder.record(func, args, kwargs, out, tensors)
+        read = recorder.read(args, kwargs)
+        out = compute(*args, **kwargs)
+        tensors = [t for t in leaves(out) if isinstance(t, Tensor)]
+        if tensors:
+            recorder.record(func, args, kwargs, out, tensors)
+        recorder.look_for_writes(func, read)
     finally:
         recorder.paused -= 1
     return out

@@ -40,6 +40,18 @@ def test_what_is_noted(monkeypatch):
     assert found["cores"] >= 1
 
 
+def test_the_source_is_told_apart_by_names_and_contents(repository):
+    file = repository / "src" / "bayesnorm" / "a.py"
+    found = [environment.environment(CPU, 1)["source"]]
+    for name, content in (("a.py", ""), ("a.py", "1"), ("b.py", "1")):
+        file.unlink(missing_ok=True)
+        file = file.with_name(name)
+        file.write_text(content)
+        found.append(environment.environment(CPU, 1)["source"])
+    assert len(set(found)) == 4
+    assert all(len(digest) == 64 for digest in found)
+
+
 def test_the_commit_of_a_branch(repository):
     (repository / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (repository / ".git" / "refs" / "heads").mkdir(parents=True)

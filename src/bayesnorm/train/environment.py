@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -22,6 +23,7 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
         "commit": _commit(),
+        "source": _source(),
         "command": sys.argv,
         "platform": _platform(),
         "kind": device.type,
@@ -30,6 +32,14 @@ def environment(device: torch.device, world: int) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": world,
     }
+
+
+def _source() -> str:
+    """SHA-256 of the library's own files: tells them apart where it is neither installed nor in a repository."""
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def _platform() -> str:

@@ -839,6 +839,13 @@ def test_patch_statistics_survive_a_cast_to_half_precision(dtype):
     assert torch.linalg.eigvalsh(cov.to(dtype).double())[0] < 0 < torch.linalg.eigvalsh(cov.double())[-1]
 
 
+@pytest.mark.parametrize("options", [{"groups": 3}, {"padding": 1, "padding_mode": "circular"}])
+def test_patch_statistics_that_no_layer_can_use_are_refused(options):
+    net = nn.Sequential(nn.Conv2d(3, 6, 3, **options), nn.BatchNorm2d(6))
+    with pytest.raises(ValueError, match=r"no layer that is normalized reads an input .*: leave first_layer out"):
+        bayesnorm.convert(net, norm=bayesnorm.Analytic(first_layer="patch"), scale="point", example=X)
+
+
 def test_patch_statistics_of_a_linear_layer():
     x = normal(200, 6) @ normal(6, 6, seed=1)
     net = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))

@@ -248,6 +248,7 @@ def _measure_patches(choices: Sequence[Choice], traces: list[Trace], example: Ex
         )
     tensors = [x for x in leaves(as_tuple(example)) if isinstance(x, Tensor)]
     inputs = dict(zip(traces[0].inputs, tensors, strict=True))
+    used = False
     for choice in choices:
         layer = cast(NormLayer, choice.module)
         sources = {step.inputs()[0] for t in traces for step in t.steps if step.func is layer}
@@ -257,3 +258,9 @@ def _measure_patches(choices: Sequence[Choice], traces: list[Trace], example: Ex
         mean, cov = patch_stats([inputs[slot] for slot in sorted(sources)], layer)
         layer.norm.register_buffer("patch_mean", mean.to(weight.dtype))
         layer.norm.register_buffer("patch_cov", cov.to(weight.dtype))
+        used = True
+    if not used:
+        raise ValueError(
+            "Analytic(first_layer='patch'): no layer that is normalized reads an input of the network as it is (a "
+            "convolution without groups, not transposed, padded with zeros): leave first_layer out"
+        )

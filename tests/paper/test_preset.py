@@ -179,3 +179,10 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, object], message: st
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         PRESETS["smoke"].changed(settings)
     assert str(caught.value) == message
+
+
+def test_settings_of_the_cells_do_not_reach_the_images():
+    preset = PRESETS["smoke"].changed({"activation": "softmax", "clip": 2.0})
+    assert preset.settings(True, "batch")["activation"] == "softmax"
+    assert "activation" not in preset.settings(False, "batch")
+    assert all(preset.settings(cells, "batch")["clip"] == 2.0 for cells in (True, False))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..train.config import OPERATIONAL, Config
 from ..train.methods import TABLE
-from ..train.recipe import Recipe, resolve
+from ..train.recipe import ONLY, Recipe, resolve
 
 Settings = dict[str, Any]
 
@@ -19,6 +19,8 @@ DECIDED = (
     *("image_size", "model"),
 )
 """Settings that say which run of which figure it is: the preset and the figures decide them."""
+OF_CELLS = tuple(name for name, (_, kind) in ONLY.items() if kind in ("cells", "cell-net"))
+"""Settings that the classification runs do not have."""
 LONGEST = 80
 """Letters of the settings in the name of a folder; of longer ones a checksum stands there."""
 
@@ -66,7 +68,8 @@ class Preset:
     def settings(self, cells: bool, norm: str, side: bool = False) -> Settings:
         """Settings of a run, or of one of a side experiment, without what its method decides."""
         chosen = self.cells if cells else {**self.images, **self.by_norm.get(norm, {})}
-        return {**chosen, **(self.aside if side else {}), **self.changes}
+        changes = {name: value for name, value in self.changes.items() if cells or name not in OF_CELLS}
+        return {**chosen, **(self.aside if side else {}), **changes}
 
     @property
     def aside(self) -> Settings:

@@ -68,6 +68,15 @@ PIXEL_MODELS = ("cell-net", "unet")
 NO_FILES = ("digits", "strokes")
 """Data sets that come with scikit-learn."""
 
+ONLY = {
+    "image_size": ("data", "folder"),
+    "masks": ("data", "cells"),
+    "cell_split": ("data", "cells"),
+    "activation": ("model", "cell-net"),
+    "final_activation": ("model", "cell-net"),
+}
+"""Settings that mean something for one kind of data or one network alone."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -142,6 +151,13 @@ class Recipe:
             raise ValueError(f"--scale {self.scale} needs a norm to scale: choose --scale point, or another --norm")
         if self.image_size is not None:
             object.__setattr__(self, "image_size", tuple(self.image_size))
+        for field, (of, kind) in ONLY.items():
+            if (
+                getattr(self, of) not in (kind, None)
+                and getattr(self, field) != Recipe.__dataclass_fields__[field].default
+            ):
+                option = f"--{field.replace('_', '-')}"
+                raise ValueError(f"{option} is for --{of} {kind}, and this is {getattr(self, of)}: leave it out")
 
     def _check_sigma(self, field: str) -> None:
         value = getattr(self, field)

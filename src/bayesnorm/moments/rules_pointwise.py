@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import gaussian
+from . import gaussian, several
 from .core import Moments, Target, elementwise, register
 from .shape import aligned, chunk, full
 
@@ -182,7 +182,7 @@ def softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype:
     n = size[dim]
     if mean.shape[dim] == var.shape[dim] == 1 < n:
         return Moments(torch.full_like(mean, 1 / n), var * ((1 - 1 / n) / n**2))
-    return Moments(*gaussian.softmax(full(mean, size, [dim]), full(var, size, [dim]), dim))
+    return Moments(*several.softmax(full(mean, size, [dim]), full(var, size, [dim]), dim))
 
 
 @register(F.log_softmax, torch.log_softmax, torch.special.log_softmax, "log_softmax")
@@ -190,7 +190,7 @@ def log_softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dt
     """Log-softmax over an axis."""
     mean, var, size = aligned(input)
     dim = _axis(dim, len(size))
-    return Moments(*gaussian.log_softmax(full(mean, size, [dim]), full(var, size, [dim]), dim))
+    return Moments(*several.log_softmax(full(mean, size, [dim]), full(var, size, [dim]), dim))
 
 
 def _axis(dim: int | None, rank: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._scope import Noise
+from ._scope import Noise, first_tensor
 from .moments.core import is_eager
 
 CALLS = 1024
@@ -84,20 +84,3 @@ class Repeats:
 def _inside(call: _Past, number: int) -> bool:
     """Whether a call was inside a checkpoint of the older kind, which gets its number before and does not record."""
     return not call.recording and call.number == number + 1
-
-
-def first_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """The batch: the first tensor among the arguments, also inside tuples, lists and dicts."""
-    found = _first((*args, *kwargs.values()))
-    if found is None:
-        raise ValueError("no tensor among the arguments of the call: pass the batch as one, so that noise can be drawn")
-    return found
-
-
-def _first(values: Sequence[Any]) -> Tensor | None:
-    for value in values:
-        inner = tuple(value.values()) if isinstance(value, dict) else value
-        found = _first(inner) if isinstance(inner, (tuple, list)) else inner
-        if isinstance(found, Tensor) and found.dim() > 0:
-            return found
-    return None

@@ -154,3 +154,20 @@ class Scope:
             f"a batch of {batch} in a network that was called with {rows}: noise is drawn per sample, so the batch "
             "axis must stay first and keep its size, a multiple or a divisor of it"
         )
+
+
+def first_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
+    """The batch: the first tensor among the arguments, also inside tuples, lists and dicts."""
+    found = _first((*args, *kwargs.values()))
+    if found is None:
+        raise ValueError("no tensor among the arguments of the call: pass the batch as one, so that noise can be drawn")
+    return found
+
+
+def _first(values: Sequence[Any]) -> Tensor | None:
+    for value in values:
+        inner = tuple(value.values()) if isinstance(value, dict) else value
+        found = _first(inner) if isinstance(inner, (tuple, list)) else inner
+        if isinstance(found, Tensor) and found.dim() > 0:
+            return found
+    return None

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from . import noise
-from ._repeats import Repeats, first_tensor, repeating
-from ._scope import TRAINING, Member, Noise, Sampling, Scope
+from ._repeats import Repeats, repeating
+from ._scope import TRAINING, Member, Noise, Sampling, Scope, first_tensor
 from .moments.core import is_eager, without_autocast
 from .moments.program import Plan, Program
 

@@ -337,11 +337,26 @@ def test_posterior_is_mean_and_deviation_of_the_scale(name):
     assert not posterior.sigma.requires_grad
 
 
+@pytest.mark.parametrize("name", RANDOM)
+def test_the_noise_of_a_scale_that_changed_its_sign_is_not_negative(name):
+    net = one_layer("weight", RANDOM[name])
+    before = bayesnorm.posterior(net)["0"]
+    with torch.no_grad():
+        net[0].scale.s[0] *= -1
+        net[0].scale.s[1] = 0
+    after = bayesnorm.posterior(net)["0"]
+    assert after.mean[0] == -before.mean[0]
+    assert torch.equal(after.sigma[0], before.sigma[0])
+    assert torch.equal(after.relative[0], before.relative[0])
+    assert torch.isfinite(after.relative).all()
+    assert (after.relative >= 0).all()
+
+
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 2.0])
 def test_sigma_starts_relative_to_the_scale(sigma):
     net = build("analytic", bayesnorm.Bayes(sigma_init=sigma))
     for posterior in bayesnorm.posterior(net).values():
-        assert torch.allclose(posterior.sigma / posterior.mean, torch.full_like(posterior.mean, sigma), rtol=1e-4)
+        assert torch.allclose(posterior.relative, torch.full_like(posterior.mean, sigma), rtol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,11 @@ class Posterior(NamedTuple):
     mean: Tensor
     sigma: Tensor
 
+    @property
+    def relative(self) -> Tensor:
+        """sigma / abs(s), finite also where s is 0: a scale may change its sign in training."""
+        return self.sigma / self.mean.abs().clamp(min=torch.finfo(self.mean.dtype).tiny)
+
 
 @torch.no_grad()
 def posterior(net: nn.Module) -> dict[str, Posterior]:
@@ -25,7 +30,7 @@ def posterior(net: nn.Module) -> dict[str, Posterior]:
 
     >>> import bayesnorm
     >>> net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3)), norm="weight", scale="bayes", preserve=False)
-    >>> (posterior(net)["0"].sigma / posterior(net)["0"].mean)
+    >>> posterior(net)["0"].relative
     tensor([0.1000, 0.1000, 0.1000])
     """
     return {

@@ -133,7 +133,7 @@ class BayesScale(Scale):
     def spread(self) -> Tensor:
         """Std of the scale of each channel."""
         sigma = rho(self.u)
-        return (sigma * self.s if self.spec.stochastic_bias else sigma).expand_as(self.s)
+        return (sigma * self.s.abs() if self.spec.stochastic_bias else sigma).expand_as(self.s)
 
     def folded(self) -> Pair:
         """``z s + b s`` (``z s + b`` with the stochastic bias)."""

@@ -70,7 +70,7 @@ def evaluation(
 
     def make() -> Document:
         judged = evaluate(run.net, run.data, part, samples, run.config.seed, progress)
-        ratios = {name: p.sigma / p.mean for name, p in posterior(run.net).items()}
+        ratios = {name: scale.relative for name, scale in posterior(run.net).items()}
         return {
             "split": part,
             "has_test": run.data.has_test,

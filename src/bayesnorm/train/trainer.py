@@ -194,7 +194,7 @@ class Trainer:
             "val_nll": finite(val.nll),
             "val_accuracy": val.accuracy,
             "val_ece": val.ece,
-            "sigma_over_s": {name: (p.sigma / p.mean).mean().item() for name, p in posterior(self.net).items()},
+            "sigma_over_s": {name: scale.relative.mean().item() for name, scale in posterior(self.net).items()},
         }
 
     def evaluate(self, part: str, limit: int | None = None) -> Metrics:

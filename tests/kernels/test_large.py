@@ -3,6 +3,7 @@
 TRITON_INTERPRET=1 pytest tests/kernels
 """
 
+import warnings
 from functools import partial
 
 import pytest
@@ -188,7 +189,9 @@ def lent(monkeypatch):
     monkeypatch.setattr(large, "works", lambda device: True)
     monkeypatch.setattr(large, "_halved", lambda kind: True)
     monkeypatch.setattr(large, "convolution", partial(convolution, dtype=torch.float32))
-    return monkeypatch
+    large.agrees.cache_clear()
+    yield monkeypatch
+    large.agrees.cache_clear()
 
 
 @pytest.mark.parametrize("norm", [None, "batch", "weight", "analytic"])
@@ -242,6 +245,56 @@ def test_elsewhere_everything_stays(precision, device, lent):
     conv = nn.Conv2d(4, 4, 9, padding=4)
     with large_filters(conv, Config(precision=precision), torch.device(device)):
         assert is_large(conv)
+
+
+LAYERS = [(1, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16), (16, 8), (8, 8), (8, 4), (4, 4)]
+"""Channels and outputs of the cell network."""
+
+
+@pytest.mark.parametrize(("channels", "outputs"), LAYERS)
+def test_the_layers_of_the_cell_network_in_half_precision(channels, outputs):
+    """In the tiles that images of 512 x 512 get; a device computes with them whole, the interpreter with three rows."""
+    images, height, width = (1, 3, 130) if INTERPRETED else (2, 512, 512)
+    x, weight = made(images, channels, height, width).to(HALF), made(outputs, channels, 9, 9).to(HALF)
+    leaves = (x.float().requires_grad_(), weight.float().requires_grad_())
+    ours, theirs = convolution(*leaves, None, HALF), F.conv2d(*leaves, padding=4)
+    for got, expected in [(ours, theirs), *zip(gradients(ours, leaves), gradients(theirs, leaves), strict=True)]:
+        # One rounding of the result, and one of the gradient that comes in, each of at most eps/2 relative.
+        assert (got.float() - expected).norm() <= torch.finfo(HALF).eps * expected.norm()
+
+
+@pytest.mark.parametrize("part", ["response", "gradient of the input", "gradient of the weight"])
+def test_where_they_are_not_those_of_torch_torch_computes_and_a_warning_says_so(part, lent):
+    def wrong(x, weight, bias=None):
+        factor = torch.tensor(1.1)
+        y = convolution(
+            *(
+                t + (factor - 1) * (t - t.detach()) if part.endswith(name) else t
+                for name, t in (("input", x), ("weight", weight))
+            ),
+            bias,
+            torch.float32,
+        )
+        return y * factor if part == "response" else y
+
+    lent.setattr(large, "convolution", wrong)
+    conv, x = nn.Conv2d(2, 3, 9, padding=4, device=DEVICE), made(1, 2, 5, 9)
+    generator = torch.get_rng_state()
+    with large_filters(conv, BF16, CUDA), pytest.warns(UserWarning, match=rf"{part} 0\.[01].*report"):
+        ours = conv(x)
+    assert torch.equal(ours, conv(x))
+    assert torch.equal(torch.get_rng_state(), generator)
+    with large_filters(conv, BF16, CUDA):
+        assert torch.equal(conv(x), ours), "told once"
+
+
+def test_where_they_agree_nothing_is_said(lent):
+    conv, x = nn.Conv2d(2, 3, 9, padding=4, device=DEVICE), made(1, 2, 5, 9)
+    with large_filters(conv, BF16, CUDA), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = conv(x)
+    assert large.agrees(x.device, x.shape, conv.weight.shape)
+    assert ours.is_contiguous(memory_format=torch.channels_last), "it is ours"
 
 
 def test_where_triton_fails_torch_computes_and_a_warning_says_why(monkeypatch):

@@ -319,7 +319,7 @@ def test_one_step_with_large_filters_is_that_of_torch(norm, scale, monkeypatch):
             trainer._upload()
             trainer._one_step(2)
         moved.append(trainer.flat.values - before)
-    assert sum(x.numel() > 1 for x, *_ in calls) == 10  # the trial whether the kernels work has one pixel
+    assert sum(len(args) == 3 for args in calls) == 10  # those that try whether the kernels are right have no bias
     ours, theirs = moved
     assert ((ours - theirs).norm() / theirs.norm()).item() < 0.1  # of two roundings to eight bits in each of 11 layers
 

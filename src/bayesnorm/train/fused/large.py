@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -16,12 +16,16 @@ from torch import Tensor, nn
 from ..config import Config
 from .convolution import HALF, convolution
 
+Convolve = Callable[[Tensor, Tensor], Tensor]
+
 SMALLEST = 9
 """Taps in a row, and"""
 MOST = 64
 """channels, as the cell network has them: others are torch's."""
 OLDEST = (8, 0)
 """Compute capability of the first devices that multiply bf16."""
+ROUNDING = 0.02
+"""By how much, relative to its length, a result or gradient may differ from torch's: each rounds to eight bits."""
 
 
 def is_large(conv: nn.Module) -> bool:
@@ -70,11 +74,52 @@ def works(device: torch.device) -> bool:
     return True
 
 
+@cache
+def agrees(device: torch.device, image: tuple[int, ...], weight: tuple[int, ...]) -> bool:
+    """Whether response and gradients of layers of this size are torch's on a device; if not, a warning says so.
+
+    Compilers differ between devices, and a step that is wrong looks like one that does not learn. Tried once for each
+    size, on numbers that leave torch's generators alone.
+    """
+    source = torch.Generator(device).manual_seed(0)
+    sizes = (image, weight, (image[0], weight[0], *image[2:]))
+    x, filters, toward = (torch.randn(size, generator=source, device=device) for size in sizes)
+    ours, theirs = (_judged(convolve, x, filters, toward) for convolve in (convolution, _of_torch))
+    apart = [float((a - b).norm() / b.norm()) for a, b in zip(ours, theirs, strict=True)]
+    if all(far <= ROUNDING for far in apart):
+        return True
+    names = ("response", "gradient of the input", "gradient of the weight")
+    found = ", ".join(f"{name} {far:.2g}" for name, far in zip(names, apart, strict=True))
+    warnings.warn(
+        f"a convolution of {tuple(weight)} on images {tuple(image)} is torch's, as ours differs from it on this device "
+        f"(relative to its length: {found}); please report this",
+        stacklevel=2,
+    )
+    return False
+
+
+def _judged(convolve: Convolve, x: Tensor, weight: Tensor, toward: Tensor) -> list[Tensor]:
+    """The response and its gradients."""
+    leaves = x.detach().requires_grad_(), weight.detach().requires_grad_()
+    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
+        y = convolve(*leaves)
+        return [part.detach().float() for part in (y, *torch.autograd.grad(y, leaves, toward.to(y.dtype)))]
+
+
+def _of_torch(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv2d(x.to(HALF), weight.to(HALF), padding=weight.size(-1) // 2)
+
+
 def _lent(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """In place of ``nn.Conv2d._conv_forward``."""
-    if x.dim() == 4 and weight.dtype == torch.float32 and _halved(x.device.type):
+    if x.dim() == 4 and weight.dtype == torch.float32 and _halved(x.device.type) and _trusted(x, weight):
         return convolution(x, weight, bias)
     return F.conv2d(x, weight, bias, padding=weight.size(-1) // 2)
+
+
+def _trusted(x: Tensor, weight: Tensor) -> bool:
+    """What is compiled cannot stop to compare, and what does not fit is for the convolution to refuse."""
+    return torch.compiler.is_compiling() or x.size(1) != weight.size(1) or agrees(x.device, x.shape, weight.shape)
 
 
 def _halved(kind: str) -> bool:

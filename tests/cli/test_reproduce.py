@@ -310,3 +310,7 @@ def test_a_seed_that_diverges_is_named_and_the_table_made(
     found = json.loads(Path("paper-smoke/table1.json").read_text())
     assert found["diverged"] == {"digits-none-seed1": "diverged at step 3"}
     assert [row["seeds"] for row in found["rows"]] == [[0], *[[0, 1]] * 4]
+    assert list(found["measured"]["seeds"].values()) == [1, 2, 2, 2, 2], "figures are means over what is trained"
+    for row, shown in zip(found["rows"], found["measured"]["rows"].values(), strict=True):
+        assert shown["accuracy"] == pytest.approx(sum(row["accuracy"]) / len(row["accuracy"]))
+        assert shown["NLL single"] == pytest.approx(sum(row["nll"]) / len(row["nll"]))

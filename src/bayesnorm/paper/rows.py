@@ -92,12 +92,17 @@ def document(lab: Lab) -> dict[str, Any]:
     return {"about": ABOUT, "rows": rows, "diverged": messages}
 
 
+def finished(lab: Lab, method: str) -> dict[int, Wanted]:
+    """The runs of a row that are trained, by seed."""
+    return {seed: run for seed in _seeds(lab, method) if lab.is_done(run := run_of(method, seed))}
+
+
 def _row(lab: Lab, method: str) -> Row | None:
     """None if no seed is trained."""
-    found = [(seed, run) for seed in _seeds(lab, method) if lab.is_done(run := run_of(method, seed))]
+    found = finished(lab, method)
     if not found:
         return None
-    seeds, done = [seed for seed, _ in found], [run for _, run in found]
+    seeds, done = list(found), list(found.values())
     folders = [lab.folder(run) for run in done]
     abouts, results = [folder.about() for folder in folders], [folder.result() or {} for folder in folders]
     recipe, config = abouts[0]["recipe"], abouts[0]["config"]

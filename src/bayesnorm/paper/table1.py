@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from ..report.drawing import GREY, new_figure, styled
+from ..train.documents import Document
 from ..train.methods import TABLE
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .rows import PAPER as ROWS
-from .rows import document, runs
+from .rows import document, finished, runs
 from .wanted import Wanted
 
 if TYPE_CHECKING:
@@ -47,15 +49,24 @@ QUOTED: dict[str, tuple[float | None, ...]] = {
 
 
 def measure(lab: Lab) -> Measured:
-    """All figures of the table, and beyond it the prediction by moments and the calibrated likelihoods."""
-    rows = {}
+    """All figures of the table, and beyond it the prediction by moments and the calibrated likelihoods.
+
+    Means over the seeds that are trained.
+    """
+    rows, seeds = {}, {}
     for method, label in LABELS.items():
-        metrics = lab.test(Wanted(method))["metrics"]
-        rows[label] = {name: metrics.get(way, {}).get(key) for name, (way, key) in {**COLUMNS, **BEYOND}.items()}
+        found = [lab.test(run)["metrics"] for run in finished(lab, method).values()]
+        rows[label] = {name: _mean(found, way, key) for name, (way, key) in {**COLUMNS, **BEYOND}.items()}
+        seeds[label] = len(found)
     numbers = {
         f"{label}, {name}": value for label, row in rows.items() for name, value in row.items() if value is not None
     }
-    return {"numbers": numbers, "rows": rows}
+    return {"numbers": numbers, "rows": rows, "seeds": seeds}
+
+
+def _mean(found: list[Document], way: str, key: str) -> float | None:
+    values = [metrics.get(way, {}).get(key) for metrics in found]
+    return None if None in values else statistics.fmean(values)
 
 
 def draw(measured: Measured) -> Figure:
@@ -72,7 +83,7 @@ def draw(measured: Measured) -> Figure:
         axes.axis("off")
         table = axes.table(
             cells,
-            rowLabels=[*rows, *QUOTED],
+            rowLabels=[*(_named(label, measured["seeds"][label]) for label in rows), *QUOTED],
             colLabels=[f"{name}\nmeasured (paper)" for name in COLUMNS],
             cellLoc="center",
             loc="center",
@@ -89,6 +100,10 @@ def draw(measured: Measured) -> Figure:
             if line > len(rows):
                 cell.get_text().set_color(GREY)
     return figure
+
+
+def _named(label: str, seeds: int) -> str:
+    return label if seeds == 1 else f"{label} ({seeds} seeds)"
 
 
 def _shown(name: str, value: float | None, paper: float | None) -> str:

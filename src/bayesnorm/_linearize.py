@@ -27,7 +27,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ._posterior import Posterior
 from ._sampling import drawing
 from .layers import NormLayer
 from .moments.core import wide
@@ -157,7 +156,7 @@ def _has_weight(module: nn.Module) -> bool:
 
 def _relative(layer: NormLayer) -> float:
     """Median square of sigma / s."""
-    return float(Posterior(layer.scale.s, layer.scale.spread()).relative.square().median())
+    return float((layer.scale.spread() / layer.scale.s).square().median())
 
 
 def gaussian_outputs(net: nn.Module, networks: Sequence[Runtime], x: Tensor, chosen: Plan) -> tuple[Tensor, Tensor]:

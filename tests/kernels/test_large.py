@@ -16,7 +16,7 @@ import bayesnorm
 from bayesnorm.models import cell_net
 from bayesnorm.train import Config
 from bayesnorm.train.fused import convolution as kernels
-from bayesnorm.train.fused import large
+from bayesnorm.train.fused import large, trial
 from bayesnorm.train.fused.convolution import convolution
 from bayesnorm.train.fused.large import is_large, large_filters
 from bayesnorm.train.numerics import numerics
@@ -188,10 +188,11 @@ def lent(monkeypatch):
     """As on a device where they work, in full precision: halves would be rounded differently in every layer."""
     monkeypatch.setattr(large, "works", lambda device: True)
     monkeypatch.setattr(large, "_halved", lambda kind: True)
-    monkeypatch.setattr(large, "convolution", partial(convolution, dtype=torch.float32))
-    large.agrees.cache_clear()
+    for module in (large, trial):
+        monkeypatch.setattr(module, "convolution", partial(convolution, dtype=torch.float32))
+    trial.agrees.cache_clear()
     yield monkeypatch
-    large.agrees.cache_clear()
+    trial.agrees.cache_clear()
 
 
 @pytest.mark.parametrize("norm", [None, "batch", "weight", "analytic"])
@@ -277,7 +278,8 @@ def test_where_they_are_not_those_of_torch_torch_computes_and_a_warning_says_so(
         )
         return y * factor if part == "response" else y
 
-    lent.setattr(large, "convolution", wrong)
+    for module in (large, trial):
+        lent.setattr(module, "convolution", wrong)
     conv, x = nn.Conv2d(2, 3, 9, padding=4, device=DEVICE), made(1, 2, 5, 9)
     generator = torch.get_rng_state()
     with large_filters(conv, BF16, CUDA), pytest.warns(UserWarning, match=rf"{part} 0\.[01].*report"):
@@ -293,7 +295,7 @@ def test_where_they_agree_nothing_is_said(lent):
     with large_filters(conv, BF16, CUDA), warnings.catch_warnings():
         warnings.simplefilter("error")
         ours = conv(x)
-    assert large.agrees(x.device, x.shape, conv.weight.shape)
+    assert trial.agrees(x.device, x.shape, conv.weight.shape)
     assert ours.is_contiguous(memory_format=torch.channels_last), "it is ours"
 
 
@@ -303,14 +305,14 @@ def test_where_triton_fails_torch_computes_and_a_warning_says_why(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(large, "convolution", fails)
-    large.works.cache_clear()
+    monkeypatch.setattr(trial, "convolution", fails)
+    trial.works.cache_clear()
     with pytest.warns(UserWarning, match="torch's, as Triton fails: no C compiler"):
-        assert not large.works(DEVICE)
-    monkeypatch.setattr(large, "convolution", partial(convolution, dtype=torch.float32))
-    large.works.cache_clear()
-    assert large.works(DEVICE)
+        assert not trial.works(DEVICE)
+    monkeypatch.setattr(trial, "convolution", partial(convolution, dtype=torch.float32))
+    trial.works.cache_clear()
+    assert trial.works(DEVICE)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    large.works.cache_clear()
-    assert not large.works(DEVICE)
-    large.works.cache_clear()
+    trial.works.cache_clear()
+    assert not trial.works(DEVICE)
+    trial.works.cache_clear()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,17 +12,12 @@ from torch import Tensor, nn
 
 from ..config import Config
 from .convolution import HALF, convolution
-
-Convolve = Callable[[Tensor, Tensor], Tensor]
+from .trial import agrees, works
 
 SMALLEST = 9
 """Taps in a row, and"""
 MOST = 64
 """channels, as the cell network has them: others are torch's."""
-OLDEST = (8, 0)
-"""Compute capability of the first devices that multiply bf16."""
-ROUNDING = 0.02
-"""By how much, relative to its length, a result or gradient may differ from torch's: each rounds to eight bits."""
 
 
 def is_large(conv: nn.Module) -> bool:
@@ -55,59 +47,6 @@ def large_filters(net: nn.Module, config: Config, device: torch.device) -> Itera
     finally:
         for layer in layers:
             del layer._conv_forward
-
-
-@cache
-def works(device: torch.device) -> bool:
-    """Whether the kernels can be built and run on a device; if they should but cannot, a warning says why."""
-    if not torch.cuda.is_available() or find_spec("triton") is None:
-        return False
-    if torch.cuda.get_device_capability(device) < OLDEST:
-        return False
-    x, weight = torch.zeros(1, 1, 1, 1, device=device), torch.zeros(1, 1, SMALLEST, SMALLEST, device=device)
-    try:
-        with torch.enable_grad():
-            torch.autograd.grad(convolution(x.requires_grad_(), weight.requires_grad_()).sum(), (x, weight))
-    except Exception as error:  # of a compiler that is missing, of Triton, of the driver
-        warnings.warn(f"convolutions with large filters are torch's, as Triton fails: {error}", stacklevel=2)
-        return False
-    return True
-
-
-@cache
-def agrees(device: torch.device, image: tuple[int, ...], weight: tuple[int, ...]) -> bool:
-    """Whether response and gradients of layers of this size are torch's on a device; if not, a warning says so.
-
-    Compilers differ between devices, and a step that is wrong looks like one that does not learn. Tried once for each
-    size, on numbers that leave torch's generators alone.
-    """
-    source = torch.Generator(device).manual_seed(0)
-    sizes = (image, weight, (image[0], weight[0], *image[2:]))
-    x, filters, toward = (torch.randn(size, generator=source, device=device) for size in sizes)
-    ours, theirs = (_judged(convolve, x, filters, toward) for convolve in (convolution, _of_torch))
-    apart = [float((a - b).norm() / b.norm()) for a, b in zip(ours, theirs, strict=True)]
-    if all(far <= ROUNDING for far in apart):
-        return True
-    names = ("response", "gradient of the input", "gradient of the weight")
-    found = ", ".join(f"{name} {far:.2g}" for name, far in zip(names, apart, strict=True))
-    warnings.warn(
-        f"a convolution of {tuple(weight)} on images {tuple(image)} is torch's, as ours differs from it on this device "
-        f"(relative to its length: {found}); please report this",
-        stacklevel=2,
-    )
-    return False
-
-
-def _judged(convolve: Convolve, x: Tensor, weight: Tensor, toward: Tensor) -> list[Tensor]:
-    """The response and its gradients."""
-    leaves = x.detach().requires_grad_(), weight.detach().requires_grad_()
-    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
-        y = convolve(*leaves)
-        return [part.detach().float() for part in (y, *torch.autograd.grad(y, leaves, toward.to(y.dtype)))]
-
-
-def _of_torch(x: Tensor, weight: Tensor) -> Tensor:
-    return F.conv2d(x.to(HALF), weight.to(HALF), padding=weight.size(-1) // 2)
 
 
 def _lent(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

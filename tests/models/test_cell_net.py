@@ -50,7 +50,7 @@ def test_the_default_is_the_network_of_the_paper() -> None:
     assert sum(p.numel() for p in net.parameters()) == weights + 3 * sum(CHANNELS)
     assert round(weights / 1e6, 2) == 0.67
     kinds = [type(module).__name__ for module in net.features]
-    pair = ["NormConv2d", "LeakyReLU"] * 2 + ["AvgPool2d"]
+    pair = ["NormConv2d", "LeakyReLU"] * 2 + ["_Average"]
     assert kinds == pair * 5 + ["NormConv2d"]
 
 

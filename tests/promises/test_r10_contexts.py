@@ -24,7 +24,7 @@ from bayesnorm.cli import progress, world
 from bayesnorm.data import digits
 from bayesnorm.evaluate import _bn_draws, baselines
 from bayesnorm.moments import core, record
-from bayesnorm.train import Config, _fit, fleet, lockstep, numerics, run_folder, signals, tensorboard
+from bayesnorm.train import Config, _fit, fleet, lockstep, memory_format, numerics, run_folder, signals, tensorboard
 from bayesnorm.train.events import Started
 from bayesnorm.train.fused import large
 
@@ -215,6 +215,10 @@ def _large_filters(path: Path) -> Case:
     return manager, lambda: large.is_large(conv), _nothing
 
 
+def _watch(path: Path) -> Case:
+    return memory_format._Watch(), torch._C._len_torch_dispatch_stack, _nothing
+
+
 def _handlers() -> Any:
     return [signal.getsignal(number) for number in signals.SIGNALS]
 
@@ -272,6 +276,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "bayesnorm.moments.record._Recorder": _recorder,
     "bayesnorm.train.numerics.numerics": _numerics,
     "bayesnorm.train.fused.large.large_filters": _large_filters,
+    "bayesnorm.train.memory_format._Watch": _watch,
     "bayesnorm.train.signals.caught": _caught,
     "bayesnorm.train.run_folder.RunFolder.held": _held,
     "bayesnorm.train._fit._session": _session,

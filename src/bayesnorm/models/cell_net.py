@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from .._wire import InputStats
@@ -55,7 +56,7 @@ class CellNet(nn.Module):
             for _ in range(2):
                 layers += [nn.Conv2d(before, after, KERNEL, padding=KERNEL // 2), _activation(activation)]
                 before = after
-            layers.append(nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False))
+            layers.append(_Average(3, stride=1, padding=1, count_include_pad=False))
         layers.append(nn.Conv2d(before, num_classes, 1))
         if final_activation:
             layers.append(_activation(activation))
@@ -65,6 +66,15 @@ class CellNet(nn.Module):
         """Log-probabilities of each pixel ``(N, num_classes, H, W)``."""
         maps: Tensor = self.features(x)
         return maps.log_softmax(1)
+
+
+class _Average(nn.AvgPool2d):
+    """Of contiguous maps: in channels last torch's gradients of padded averages are wrong on CUDA (issue 188344)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The average around each pixel."""
+        # Not contiguous(), to which maps of one channel are so in either order.
+        return super().forward(input.clone(memory_format=torch.contiguous_format))
 
 
 def _activation(name: Activation) -> nn.Module:

@@ -23,6 +23,7 @@ from ..norms import BatchNorm
 from .config import Config
 from .diagnosis import explain
 from .events import Record
+from .memory_format import lay_out_
 from .optimizer import Schedule, make_optimizer, state_tensors
 from .world import World
 
@@ -44,11 +45,11 @@ class Trainer:
     """
 
     def __init__(self, net: nn.Module, data: Data, config: Config, lr: float, world: World) -> None:
-        self.net, self.data, self.config, self.lr, self.world = net, data, config, lr, world
+        self.net, self.data, self.lr, self.world = net, data, lr, world
         self.contiguous = [p for p in net.parameters() if p.dim() == 4 and p.is_contiguous()]
-        if config.channels_last:  # before the optimizer, whose state is laid out like the parameters
-            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.batches = Batches(data, config.batch, config.seed, config.norm_batch, world.rank, world.size)
+        # Before the optimizer, whose state is laid out like the parameters.
+        self.config = lay_out_(net, config, data.device, lambda: self.batches(0, 0).images[:1])
         self.optimizer = make_optimizer(net, config, lr)
         self.schedule = Schedule(config, lr, len(self.batches))
         self.elbo = ELBO(net, len(data.train))

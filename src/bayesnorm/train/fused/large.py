@@ -36,9 +36,10 @@ def is_large(conv: nn.Module) -> bool:
 def large_filters(net: nn.Module, config: Config, device: torch.device) -> Iterator[None]:
     """Inside, on CUDA and in bf16, such layers of the network compute with these kernels; it must not be copied there.
 
-    What is not autocast, in an evaluation or in a part of the network that switches it off, stays torch's.
+    What is not autocast, in an evaluation or in a part of the network that switches it off, stays torch's; so does a
+    network that is not trained in channels last, the order of what the kernels return.
     """
-    wanted = config.precision == "bf16" and device.type == "cuda" and works(device)
+    wanted = config.precision == "bf16" and config.channels_last and device.type == "cuda" and works(device)
     layers: list[Any] = [module for module in net.modules() if is_large(module)] if wanted else []
     try:
         for layer in layers:

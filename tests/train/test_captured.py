@@ -1,5 +1,6 @@
 """The captured engine against the plain loop, on the CPU as it is written, on CUDA as a graph."""
 
+import copy
 import math
 
 import pytest
@@ -296,6 +297,23 @@ def test_the_graph_computes_what_the_plain_loop_computes(norm, scale, extra, pre
         before, now = epochs(plain, 2), epochs(captured, 2)
     agree(before, now, rel=1e-4 if precision == "fp32" else 2e-2)
     assert set(captured.graphs) == {8, 2}  # whole batches, and the short one
+
+
+@cuda
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("norm", "scale"), METHODS)
+def test_a_gpu_computes_what_a_cpu_computes(norm, scale, optimizer):
+    """The cell network on deformed images, plain loop: what both share, torch's gradients, is not taken for granted."""
+    torch.manual_seed(0)
+    stats, classes = ([0.0], [1.0]), len(deformed().classes)
+    net = cell_net(norm, scale, "softplus", width=0.25, num_classes=classes, input_stats=stats)
+    config = Config(epochs=1, batch=2, lr=1e-4, optimizer=optimizer)
+    found = []
+    for device in (torch.device("cpu"), torch.device("cuda")):
+        trainer = Trainer(copy.deepcopy(net).to(device), deformed().to(device), config, 1e-4, World(0, 1, device))
+        with numerics(config, device):
+            found.append(epochs(trainer, 1))
+    agree(*found, rel=1e-3)
 
 
 @cuda

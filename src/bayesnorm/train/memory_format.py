@@ -37,7 +37,7 @@ def lay_out_(net: nn.Module, config: Config, device: torch.device, image: Callab
     net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     warnings.warn(
         f"torch {torch.__version__} computes wrong gradients of padded averages (avg_pool2d) in channels_last on "
-        f"{device.type}: the network is trained in contiguous memory, which may be slower; a later torch is right",
+        f"{device.type} (issue 188344 of pytorch): the network is trained in contiguous memory, which may be slower",
         stacklevel=2,
     )
     return replace(config, channels_last=False)

@@ -308,12 +308,17 @@ def test_a_gpu_computes_what_a_cpu_computes(norm, scale, optimizer):
     stats, classes = ([0.0], [1.0]), len(deformed().classes)
     net = cell_net(norm, scale, "softplus", width=0.25, num_classes=classes, input_stats=stats)
     config = Config(epochs=1, batch=2, lr=1e-4, optimizer=optimizer)
-    found = []
-    for device in (torch.device("cpu"), torch.device("cuda")):
-        trainer = Trainer(copy.deepcopy(net).to(device), deformed().to(device), config, 1e-4, World(0, 1, device))
+    found, nets = [], [copy.deepcopy(net) for _ in range(2)]
+    for there, device in zip(nets, (torch.device("cpu"), torch.device("cuda")), strict=True):
+        trainer = Trainer(there.to(device), deformed().to(device), config, 1e-4, World(0, 1, device))
         with numerics(config, device):
             found.append(epochs(trainer, 1))
     agree(*found, rel=1e-3)
+    start, (cpu, gpu) = state(net), (state(each.cpu()) for each in nets)
+    moved = torch.cat([(cpu[name] - value).flatten() for name, value in start.items() if value.is_floating_point()])
+    apart = torch.cat([(cpu[name] - gpu[name]).flatten() for name, value in start.items() if value.is_floating_point()])
+    assert moved.norm() > 0
+    assert apart.norm() < 0.05 * moved.norm()  # Adam takes the sign of what is almost zero
 
 
 @cuda

@@ -117,6 +117,7 @@ def test_only_what_was_given_is_a_setting(given):
         (("--precision", "bf16"), {"precision": "bf16"}),
         (("--cell-split", "01-02"), {"cell_split": "01-02"}),
         (("--masks", "expert+auto"), {"masks": "expert+auto"}),
+        (("--reduce", "4"), {"reduce": 4}),
         (("--project",), {"project": True}),
     ],
     ids=str,

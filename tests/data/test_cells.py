@@ -93,6 +93,53 @@ def test_split_follows_from_the_seed(root):
     assert first.digest() == same.digest() != other.digest()
 
 
+def blocks(tensor, reduce):
+    """Pixels of each block, one image after the other, row by row."""
+    for image in tensor:
+        for y in range(0, image.shape[0], reduce):
+            for x in range(0, image.shape[1], reduce):
+                yield image[y : y + reduce, x : x + reduce].flatten().tolist()
+
+
+def most_frequent(numbers):
+    """The smallest of those that come most often."""
+    return min(set(numbers), key=lambda number: (-numbers.count(number), number))
+
+
+@pytest.mark.parametrize("split", ["random", "01-02"])
+def test_reduced_frames(root, split):
+    """Blocks of 2 x 2: random pixels average to every fraction, and a cell of odd height leaves blocks half covered."""
+    whole, half = (cells(root, split=split, reduce=reduce) for reduce in (1, 2))
+    assert half.image_size == (1, SIZE[0] // 2, SIZE[1] // 2)
+    assert half.train.images.dtype == torch.uint8
+    for ours, theirs in ((half.train, whole.train), (half.val, whole.val)):
+        averages = torch.tensor([sum(block) / 4 for block in blocks(theirs.images[:, 0], 2)])
+        assert ((ours.images.flatten() - averages).abs() <= 0.5).all()
+        assert ours.objects.flatten().tolist() == [most_frequent(block) for block in blocks(theirs.objects, 2)]
+        assert torch.equal(ours.targets, (ours.objects > 0).long())
+        assert len(ours.objects.unique()) == 2
+    assert half.augment == Augment(hflip=True, vflip=True, deform=4.0, spacing=32)
+    assert half.test is half.val
+
+
+@pytest.mark.parametrize("reduce", [2, 3, 4])
+def test_a_reduced_mask_has_what_most_pixels_have(tmp_path, reduce):
+    """Numbers at random, three of them in most blocks and often equally many."""
+    for number in range(4):
+        frame(tmp_path, "01", number, (24, 36))
+        pixels = np.random.default_rng(number).integers(0, 4, (24, 36)).astype(np.uint16) * 100
+        save(tmp_path / "01_GT" / "SEG" / f"man_seg{number:03d}.tif", pixels)
+    whole, less = (cells(tmp_path, reduce=by) for by in (1, reduce))
+    expected = [most_frequent(block) for block in blocks(whole.train.objects, reduce)]
+    assert less.train.objects.flatten().tolist() == expected
+    assert set(expected) == {0, 100, 200, 300}
+
+
+def test_frames_that_cannot_be_reduced(root):
+    fails(root, "01/t000.tif", "12 x 10", "reduced by 4", "divisor of both", reduce=4)
+    fails(root, "reduce=0", "1 for frames as they are", reduce=0)
+
+
 def test_automatic_masks(root):
     data = cells(root, masks="auto")
     assert sorted(frames(data.train) + frames(data.val)) == [

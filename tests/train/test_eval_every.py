@@ -10,7 +10,7 @@ from bayesnorm.errors import StoppedError
 from bayesnorm.train import Config, fit
 from bayesnorm.train.config import Config as Settings
 from bayesnorm.train.events import measured
-from bayesnorm.train.run_folder import LATER, RunFolder, difference, settings_digest
+from bayesnorm.train.run_folder import LATER, SILENT, RunFolder, difference, settings_digest
 
 DATA = made_up(train=50)  # 5 steps an epoch, the last of them short
 EPOCHS = 5
@@ -76,6 +76,14 @@ def test_the_digest_of_the_settings_leaves_out_what_changes_no_result():
     assert len(digest()) == 64
     assert digest(checkpoint_steps=3) == digest({"directory": "elsewhere"}) == digest()
     assert len({digest(), digest(seed=1), digest({"padding": "same"}), digest(eval_every=2)}) == 4
+
+
+@pytest.mark.parametrize("key", SILENT)
+def test_a_setting_that_came_later_leaves_published_digests_as_they_are(key):
+    part, name = key.split(".")
+    about = {"config": Settings().as_dict(), "recipe": {}}
+    said, other = ({**about, part: {**about[part], name: value}} for value in (SILENT[key], "other"))
+    assert settings_digest(said) == settings_digest(about) != settings_digest(other)
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, None, True])

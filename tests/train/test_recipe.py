@@ -135,6 +135,8 @@ def test_a_recipe_survives_json():
         ({"norm": "none", "scale": "noise"}, "--scale noise needs a norm"),
         ({"masks": "auto"}, "--masks is for --data cells, and this is digits: leave it out"),
         ({"cell_split": "01-02"}, "--cell-split is for --data cells"),
+        ({"reduce": 2}, "--reduce is for --data cells, and this is digits: leave it out"),
+        ({"data": "cells", "directory": ".", "reduce": 0}, "reduce=0: must be at least 1"),
         ({"image_size": (0, 0)}, "--image-size is for --data folder"),
         ({"model": "all-cnn", "activation": "softmax"}, "--activation is for --model cell-net, and this is all-cnn"),
         ({"model": "unet", "final_activation": True}, "--final-activation is for --model cell-net"),

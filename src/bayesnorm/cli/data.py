@@ -26,7 +26,7 @@ class Name(enum.StrEnum):
     folder = "folder"
 
 
-@some_settings(["directory", "split_seed", "image_size", "masks", "cell_split"])
+@some_settings(["directory", "split_seed", "image_size", "masks", "cell_split", "reduce"])
 def data(
     *,
     settings: dict[str, Any],

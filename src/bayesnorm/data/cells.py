@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from ..errors import DataError
 from .augment import Augment
@@ -20,6 +21,9 @@ CLASSES = ("background", "cell")
 MASK_FOLDERS = {"expert": ("GT",), "auto": ("ST",), "expert+auto": ("GT", "ST")}
 """Suffix of the folders of masks; the first one that has a mask of the frame wins."""
 
+DEFORM, SPACING = 8.0, 64
+"""Of whole frames, in pixels: std of the displacement, and distance of the points at which it is drawn."""
+
 MOSTLY_UNANNOTATED = {"2f3fe9b33e4872b79fcfa3b1e4ea7fd7d541dce22b2bfe7253b52fe1d499f705"}
 """SHA-256 of the expert masks in which most cells are missing: frame 67 of sequence 01 of DIC-C2DH-HeLa."""
 
@@ -30,6 +34,7 @@ def cells(
     masks: Literal["expert", "expert+auto", "auto"] = "expert",
     split: Literal["random", "01-02"] = "random",
     exclude: Collection[tuple[str, int]] | None = None,
+    reduce: int = 1,
 ) -> Data:
     """Annotated frames ``D/01/t002.tif`` with their masks ``D/01_GT/SEG/man_seg002.tif``; other frames are left out.
 
@@ -46,7 +51,12 @@ def cells(
         split: ``"random"``, or ``"01-02"``: train on sequence 01, validate and test on 02.
         exclude: expert masks that are not used, as (sequence, frame); with ``"expert+auto"`` the automatic ones take
             their place. None: those in which most cells are known to be missing.
+        reduce: so many pixels each way are made one, for machines that are too slow for whole frames: frames are
+            averaged, and a mask has the number that most of the pixels have (of equally many the smallest). The
+            deformation shrinks along with them.
     """
+    if reduce < 1:
+        raise DataError(f"reduce={reduce}: must be a whole number, 1 for frames as they are")
     if masks not in MASK_FOLDERS:
         raise DataError(f"masks {masks!r}: choose {', '.join(MASK_FOLDERS)}")
     if split not in ("random", "01-02"):
@@ -54,10 +64,11 @@ def cells(
     root = Path(directory)
     frames = [frame for sequence in _sequences(root) for frame in _frames(root, sequence, MASK_FOLDERS[masks], exclude)]
     if split == "random":
-        train, val = _random(root, frames, split_seed)
+        train, val = _random(root, frames, split_seed, reduce)
     else:
-        train, val = _read(_of(root, frames, "01")), _read(_judged(root, _of(root, frames, "02"), 1))
-    augment = Augment(hflip=True, vflip=True, deform=8.0, spacing=64)
+        parts = _of(root, frames, "01"), _judged(root, _of(root, frames, "02"), 1)
+        train, val = (_read(part, reduce) for part in parts)
+    augment = Augment(hflip=True, vflip=True, deform=DEFORM / reduce, spacing=max(1, SPACING // reduce))
     return make_data("cells", train, val, val, CLASSES, augment)
 
 
@@ -138,9 +149,9 @@ def _require_all(sequence: Path, images: dict[int, Path], chosen: dict[int, Path
         raise DataError(f"{mask}: no such mask of {images[lost]}; add it, remove the frame, or choose masks 'expert'")
 
 
-def _random(root: Path, frames: list[_Frame], seed: int) -> tuple[Split, Split]:
+def _random(root: Path, frames: list[_Frame], seed: int, reduce: int) -> tuple[Split, Split]:
     judged, added = _judged(root, frames, 2), [frame for frame in frames if frame.added]
-    whole = _read([*judged, *added])
+    whole = _read([*judged, *added], reduce)
     train, val = divide(whole[: len(judged)], 0.7, seed)
     return _joined(train, whole[len(judged) :]), val
 
@@ -169,7 +180,7 @@ def _of(root: Path, frames: list[_Frame], sequence: str) -> list[_Frame]:
     return found
 
 
-def _read(frames: list[_Frame]) -> Split:
+def _read(frames: list[_Frame], reduce: int) -> Split:
     images = [_image(frame.image) for frame in frames]
     for frame, image in zip(frames, images, strict=True):
         _check_size(frame.image, image, images[0], frames[0].image)
@@ -178,8 +189,24 @@ def _read(frames: list[_Frame]) -> Split:
         mask = _mask(frame.mask)
         _check_size(frame.mask, mask, image, frame.image)
         objects.append(mask)
-    numbers = torch.stack(objects)
-    return Split(torch.stack(images), (numbers > 0).long(), numbers)
+    _check_divides(frames[0].image, images[0], reduce)
+    numbers = _most_frequent(torch.stack(objects), reduce)
+    return Split(_averaged(torch.stack(images), reduce), (numbers > 0).long(), numbers)
+
+
+def _averaged(images: Tensor, reduce: int) -> Tensor:
+    """uint8, the nearest to the average of each block."""
+    return images if reduce == 1 else avg_pool2d(images.float(), reduce).round().to(torch.uint8)
+
+
+def _most_frequent(numbers: Tensor, reduce: int) -> Tensor:
+    """What most of the pixels of each block have, of equally many the smallest."""
+    blocks = numbers.unflatten(2, (-1, reduce)).unflatten(1, (-1, reduce)).transpose(2, 3).flatten(3)
+    ordered = blocks.sort(-1).values
+    # How many before an element of a sorted block are like it; the first that has most of them wins.
+    rank = torch.arange(reduce * reduce, device=numbers.device)
+    repeats = rank - torch.searchsorted(ordered, ordered)
+    return ordered.gather(-1, repeats.argmax(-1, keepdim=True)).squeeze(-1)
 
 
 def _image(path: Path) -> Tensor:
@@ -206,3 +233,9 @@ def _check_size(path: Path, pixels: Tensor, reference: Tensor, of: Path) -> None
             f"{path}: {height} x {width} (height x width), but {of} has {expected_height} x {expected_width}; "
             "all frames and masks need one size"
         )
+
+
+def _check_divides(path: Path, image: Tensor, reduce: int) -> None:
+    height, width = image.shape[-2:]
+    if height % reduce or width % reduce:
+        raise DataError(f"{path}: {height} x {width} cannot be reduced by {reduce}; choose a divisor of both")

@@ -34,7 +34,7 @@ COLUMNS = {
     "aurc": ("single", "aurc"),
 }
 """Numbers of a run: way of predicting and measure in its evaluation; null where it was not made."""
-SHOWN = ("model", "width", "activation", "masks", "epochs", "batch", "precision")
+SHOWN = ("model", "width", "activation", "masks", "reduce", "epochs", "batch", "precision")
 """Settings that a row names itself, besides among all."""
 OWN = ("seed", "split_seed", "cell_split", "lr")
 """Settings in which runs of one row may differ, or that it has under another name."""

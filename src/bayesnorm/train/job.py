@@ -23,7 +23,7 @@ from .numerics import numerics
 from .recipe import Recipe, prepare, resolve
 from .run_folder import RunFolder, difference
 
-DATA = ("data", "directory", "split_seed", "image_size", "augment", "standardize", "masks", "cell_split")
+DATA = ("data", "directory", "split_seed", "image_size", "augment", "standardize", "masks", "cell_split", "reduce")
 """Settings that decide which data a run has: runs that agree in them share it."""
 
 Shelf = dict[str, Data]

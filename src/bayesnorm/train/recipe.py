@@ -72,6 +72,7 @@ ONLY = {
     "image_size": ("data", "folder"),
     "masks": ("data", "cells"),
     "cell_split": ("data", "cells"),
+    "reduce": ("data", "cells"),
     "activation": ("model", "cell-net"),
     "final_activation": ("model", "cell-net"),
 }
@@ -92,6 +93,7 @@ class Recipe:
         standardize: images have mean 0 and std 1 in every channel; else they are divided by their largest value.
         masks: whose masks of the cells are used; expert+auto: for training, automatic ones where the experts made none.
         cell_split: how cells are split: at random, or from sequence 01 to 02.
+        reduce: pixels of the frames of cells, each way, that are made one; 1: frames as they are.
         model: the network; None: what fits the data.
         norm: what a response is normalized by: nothing, the batch, the length of its weights, or its mean and std as
             they follow from the data's (analytic).
@@ -118,6 +120,7 @@ class Recipe:
     standardize: bool = True
     masks: Literal["expert", "expert+auto", "auto"] = "expert"
     cell_split: Literal["random", "01-02"] = "random"
+    reduce: int = 1
     model: Literal["all-cnn", "resnet18", "cell-net", "unet"] | None = None
     norm: Literal["none", "batch", "weight", "analytic"] = "analytic"
     scale: Literal["point", "noise", "bayes"] = "bayes"
@@ -139,6 +142,7 @@ class Recipe:
             _require_choice(field, getattr(self, field))
         for field in ("width", "sigma_init"):
             _require(field, getattr(self, field), lambda v: 0 < v < math.inf, "a positive number")
+        _require("reduce", self.reduce, lambda v: v >= 1, "at least 1")
         _require("dropout", self.dropout, lambda v: 0 <= v < 1, "at least 0 and below 1")
         for field in ("sigma_u", "sigma_v"):
             self._check_sigma(field)
@@ -191,7 +195,7 @@ class Recipe:
             return datasets.cifar10(self.directory, self.split_seed)
         if self.data == "folder":
             return datasets.folder(self.directory, self.split_seed, self.image_size)
-        return datasets.cells(self.directory, self.split_seed, self.masks, split=self.cell_split)
+        return datasets.cells(self.directory, self.split_seed, self.masks, split=self.cell_split, reduce=self.reduce)
 
     def build(self, data: Data, seed: int, device: torch.device | str = "cpu", initialize: bool = True) -> nn.Module:
         """The network in its initial state, which follows from the seed and the data.

@@ -79,7 +79,12 @@ def test_list_names_everything(reproduce: Call) -> None:
         (["fig1", "--set", "epochs=0"], "epochs=0: must be a whole number of at least 1"),
         (["fig1", "--set", "norm=batch"], "--set norm: preset and figures decide it; leave it out"),
         (["fig1", "--set", "padding=no"], "--set padding=no: choose valid, same"),
-        (["fig1", "--seeds", "0,1"], "--seeds and --all-methods are for table1: name it too, or leave them out"),
+        (["fig1", "--seeds", "0,1"], "--seeds is for table1 and figA2: name one of them too, or leave it out"),
+        (["figA2", "--all-methods"], "--all-methods is for table1: name it too, or leave it out"),
+        (
+            ["figA2", "--seeds", "0"],
+            "--seeds 0: figA2 compares seed 0 with others; give more as in 0,1, or leave figA2 out",
+        ),
         (["table1", "--seeds", "0;1"], "--seeds 0;1: give whole numbers as in 0,1,2"),
         (["table1", "--fleet", "--processes", "2"], "--fleet trains in this process: leave --processes out"),
     ],
@@ -261,6 +266,15 @@ def test_the_table_has_a_row_of_every_method_and_seed(reproduce: Call, monkeypat
     assert rows("--all-methods") == {method: [0] for method in (*five, *METHODS)}
     again = rows("--seeds", "0,1")
     assert again == {method: [0, 1] if method in five else [0] for method in (*five, *METHODS)}
+
+
+def test_figure_a2_has_the_seeds_that_were_asked_for(reproduce: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "smoke", ROWS)
+    status, _, err = reproduce("figA2", "--fleet", "--device", "cpu", "--seeds", "3")
+    assert (status, err) == (0, "")
+    found = json.loads(Path("paper-smoke/figA2.json").read_text())
+    assert [list(curves) for curves in found["measured"]["panels"].values()] == [["seed 0", "seed 3"]] * 2
+    assert sorted(run["seed"] for run in found["runs"].values()) == [0, 0, 3, 3]
 
 
 def test_settings_of_ones_own_do_not_collide(reproduce: Call) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bayesnorm.paper.reproduce import files_of
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "results" / "cifar10"
+SEEDS = (0, 1)
 IDS = [name for name in EXHIBITS if (PUBLISHED / f"{name}.json").exists()]
 
 
@@ -21,8 +23,9 @@ def refused(names: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """Has the records, neither data nor networks."""
-    return Lab(tmp_path_factory.mktemp("again"), PRESETS["paper"], refused, runs=PUBLISHED / "records")
+    """Has the records, neither data nor networks; of all rows there are two seeds."""
+    preset = replace(PRESETS["paper"], table_seeds=SEEDS, seeds=SEEDS)
+    return Lab(tmp_path_factory.mktemp("again"), preset, refused, runs=PUBLISHED / "records")
 
 
 def leaves(value: Any, place: str = "") -> dict[str, Any]:
@@ -48,7 +51,10 @@ def test_records_give_what_is_published(lab: Lab, name: str) -> None:
 
 def test_the_page_names_and_shows_what_is_published() -> None:
     page = (ROOT / "docs" / "reproduction.md").read_text()
-    (command,) = re.findall(r"bayesnorm reproduce (.+) --preset paper --runs results/cifar10/records", page)
+    ((command, seeds),) = re.findall(
+        r"bayesnorm reproduce (.+) --preset paper --runs results/cifar10/records --seeds (\S+)", page
+    )
     assert sorted(command.split()) == sorted(IDS)
+    assert seeds == ",".join(map(str, SEEDS))
     shown = re.findall(r"!\[.*?\]\(\.\./results/cifar10/(.+?)\.png\)", page)
     assert sorted([*shown, "table1"]) == sorted(IDS)

@@ -66,7 +66,11 @@ def reproduce_(
         ),
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="N,...", help="Seeds of the rows of table1.json, as in 0,1,2. [default: 0]")
+        str | None,
+        typer.Option(
+            metavar="N,...",
+            help="Seeds of the rows of table1.json and of the runs of figA2, as in 0,1,2. [default: 0; figA2: 0,1,2]",
+        ),
     ] = None,
     all_methods: Annotated[
         bool, typer.Option("--all-methods", help="All eleven methods in table1.json, not only the five of the table.")
@@ -147,16 +151,24 @@ def _protocol(
     """The preset with what was asked for instead, or besides."""
     if settings:
         preset = preset.changed(read_settings(settings))
-    if "table1" not in chosen and (seeds is not None or all_methods):
-        raise ValueError("--seeds and --all-methods are for table1: name it too, or leave them out")
+    if all_methods and "table1" not in chosen:
+        raise ValueError("--all-methods is for table1: name it too, or leave it out")
     if all_methods:
         preset = replace(preset, table_methods=METHODS)
-    if seeds is None:
-        return preset
+    return preset if seeds is None else _with_seeds(preset, chosen, seeds)
+
+
+def _with_seeds(preset: Preset, chosen: Sequence[str], seeds: str) -> Preset:
+    """Those of the table and of figure A2, whose first is always 0: the others have its learning rate."""
+    if not {"table1", "figA2"} & {*chosen}:
+        raise ValueError("--seeds is for table1 and figA2: name one of them too, or leave it out")
     words = seeds.split(",")
     if not all(re.fullmatch(r"\s*\d{1,18}\s*", word) for word in words):
         raise ValueError(f"--seeds {seeds}: give whole numbers as in 0,1,2")
-    return replace(preset, table_seeds=tuple(dict.fromkeys(int(word) for word in words)))
+    numbers = tuple(dict.fromkeys(int(word) for word in words))
+    if "figA2" in chosen and not {*numbers} - {0}:
+        raise ValueError(f"--seeds {seeds}: figA2 compares seed 0 with others; give more as in 0,1, or leave figA2 out")
+    return replace(preset, table_seeds=numbers, seeds=tuple(dict.fromkeys((0, *numbers))))
 
 
 def _made(screen: Console, name: str, lab: Lab) -> bool:

@@ -608,6 +608,8 @@ def test_demo_of_other_epochs_does_not_mix(bayesnorm_, small_demo):
         (["train", "--lr", "-1"], 1, "lr=-1.0: must be 'auto' or a positive number"),
         (["train", "--data", "cifar10"], 1, "--data cifar10 needs --dir"),
         (["train", "--data", "folder", "--dir", "nowhere"], 1, "nowhere: no such folder"),
+        (["train", "--dir", "photos"], 1, "photos: --data digits has no files; leave it out, or choose --data cifar10"),
+        (["train", "--width", "1e9"], 1, "out of memory"),
         (["train", "--norm", "none", "--scale", "bayes"], 1, "--scale bayes needs a norm"),
         (["train", "--dropout", "1"], 1, "dropout=1.0: must be at least 0 and below 1"),
         (["train", "--model", "resnet18", "--dropout", "0.5"], 1, "--dropout 0.5 is for --model all-cnn"),

@@ -10,13 +10,15 @@ from bayesnorm.paper.fig4 import ASYMPTOTIC, BATCH_SIZE
 from bayesnorm.paper.fig_a1 import PROTOCOL
 from bayesnorm.train.config import Config
 from bayesnorm.train.lr_search import peak
-from bayesnorm.train.recipe import Recipe, resolve
+from bayesnorm.train.recipe import NO_FILES, Recipe, resolve
 
 PAPER = PRESETS["paper"]
 
 
 def resolved(run: Wanted, preset: Preset = PAPER) -> tuple[Recipe, Config]:
-    recipe, config = resolve({**run.settings(preset), "directory": "somewhere"})
+    settings = run.settings(preset)
+    place = {} if settings["data"] in NO_FILES else {"directory": "somewhere"}
+    recipe, config = resolve({**settings, **place})
     return Recipe(**recipe), Config.from_dict(config)
 
 

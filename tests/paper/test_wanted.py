@@ -7,7 +7,7 @@ import pytest
 from bayesnorm.paper import EXHIBITS, PRESETS, Preset, Wanted
 from bayesnorm.paper.wanted import BATCH, aside
 from bayesnorm.train.config import Config
-from bayesnorm.train.recipe import Recipe, resolve
+from bayesnorm.train.recipe import NO_FILES, Recipe, resolve
 
 
 def everything(preset: Preset) -> list[Wanted]:
@@ -32,7 +32,9 @@ def test_different_runs_have_different_settings(preset: Preset) -> None:
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=list(PRESETS))
 def test_settings_are_complete(preset: Preset) -> None:
     for run in everything(preset):
-        recipe, config = resolve({**run.settings(preset), "directory": "somewhere"})
+        settings = run.settings(preset)
+        place = {} if settings["data"] in NO_FILES else {"directory": "somewhere"}
+        recipe, config = resolve({**settings, **place})
         made = Recipe(**recipe)
         assert made.norm == run.method.split("+")[0]
         assert (made.scale == "bayes") == ("bayes" in run.method)

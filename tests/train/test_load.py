@@ -118,3 +118,17 @@ def test_a_checkpoint_of_another_network_is_refused(copied):
         with pytest.raises(RunError, match=rf"of another (network|run)|{key} was") as caught:
             load(copied / "run")
         assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_the_data_does_not_need_is_no_obstacle(tmp_path):
+    """Runs of earlier versions may have one, and `report --dir` gives it to all its runs."""
+    recipe = Recipe("digits", norm="none", scale="point", width=0.0625, padding="same")
+    data = recipe.load()
+    fit(
+        recipe.build(data, CONFIG.seed),
+        data,
+        CONFIG,
+        out=tmp_path / "run",
+        recipe={**recipe.as_dict(), "directory": "x"},
+    )
+    assert load(tmp_path / "run", "elsewhere").recipe == load(tmp_path / "run").recipe == recipe

@@ -8,6 +8,7 @@ import traceback
 import warnings
 from typing import Annotated
 
+import torch
 import typer
 
 from ..errors import BayesnormError, DivergedError, RunError, StoppedError
@@ -83,6 +84,8 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, ValueError):
         return str(error), 1
     what = str(error).strip().splitlines() or [""]
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in what[0]:
+        return f"out of memory: {what[0]}; try a smaller --batch or --width (--debug shows where)", 1
     return f"{type(error).__name__}: {what[0]} (--debug shows where)", 1
 
 

@@ -206,7 +206,8 @@ def _most_frequent(numbers: Tensor, reduce: int) -> Tensor:
     # How many before an element of a sorted block are like it; the first that has most of them wins.
     rank = torch.arange(reduce * reduce, device=numbers.device)
     repeats = rank - torch.searchsorted(ordered, ordered)
-    return ordered.gather(-1, repeats.argmax(-1, keepdim=True)).squeeze(-1)
+    found: Tensor = ordered.gather(-1, repeats.argmax(-1, keepdim=True)).squeeze(-1)
+    return found
 
 
 def _image(path: Path) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..train.config import OPERATIONAL, Config
 from ..train.methods import TABLE
-from ..train.recipe import ONLY, Recipe, resolve
+from ..train.recipe import NO_FILES, ONLY, Recipe, resolve
 
 Settings = dict[str, Any]
 
@@ -101,7 +101,9 @@ class Preset:
                 raise ValueError(f"--set {name}: preset and figures decide it; leave it out")
         made = replace(self, changes=dict(settings))
         for cells in (False, True):
-            recipe, config = resolve({**made.settings(cells, "none"), "norm": "none", "directory": "."})
+            chosen = {**made.settings(cells, "none"), "norm": "none"}
+            place = {} if chosen["data"] in NO_FILES else {"directory": "."}
+            recipe, config = resolve({**chosen, **place})
             Recipe(**recipe), Config.from_dict(config)
         return made
 

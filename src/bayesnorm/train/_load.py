@@ -14,7 +14,7 @@ from ..data.base import Data
 from ..errors import RunError
 from .config import Config
 from .events import Record
-from .recipe import Recipe, prepare
+from .recipe import NO_FILES, Recipe, prepare
 from .run_folder import RunFolder, same
 from .state import fill_
 
@@ -89,12 +89,13 @@ def begun_with(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def recipe_of(about: dict[str, Any], path: Path, directory: str | None = None) -> Recipe:
-    """The recipe in the configuration of a run."""
+    """The recipe in the configuration of a run, with the data elsewhere if it has files and that is given."""
     if not about["recipe"]:
         raise RunError(f"{path} was made from Python with a network of its own: load its checkpoint there")
     known = {field.name for field in dataclasses.fields(Recipe)}
     unknown = sorted(set(about["recipe"]) - known)
     if unknown:
         raise RunError(f"{path} is of another version of bayesnorm: it has the setting {unknown[0]!r}")
-    recipe = Recipe(**about["recipe"])
-    return recipe if directory is None else dataclasses.replace(recipe, directory=directory)
+    settings = about["recipe"]
+    place = None if settings.get("data", Recipe.data) in NO_FILES else directory or settings.get("directory")
+    return Recipe(**{**settings, "directory": place})

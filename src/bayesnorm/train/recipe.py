@@ -151,6 +151,11 @@ class Recipe:
             _require("prior", self.prior, lambda v: 0 < v < math.inf, "a positive number or log-uniform")
         if self.data not in NO_FILES and self.directory is None:
             raise ValueError(f"--data {self.data} needs --dir, the folder of its files")
+        if self.data in NO_FILES and self.directory is not None:
+            raise ValueError(
+                f"--dir {self.directory}: --data {self.data} has no files; leave it out, or choose --data cifar10, "
+                "cells or folder"
+            )
         if self.norm == "none" and self.scale != "point":
             raise ValueError(f"--scale {self.scale} needs a norm to scale: choose --scale point, or another --norm")
         if self.image_size is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .curves import scale_noise, training_curves
 from .drawing import GREY, finite, legend, legend_rows, look_of, new_figure, note_if_empty, shown, styled
+from .maps import segmentation_maps
 from .summary import Summary
 from .ways import most
 
@@ -102,7 +103,13 @@ def figures_of(summaries: Sequence[Summary]) -> dict[str, Figure]:
         figures["robustness"] = robustness(
             {kind: {name: found[kind] for name, found in disturbed.items()} for kind in KINDS}
         )
-    return figures
+    return figures | _maps(summaries)
+
+
+def _maps(summaries: Sequence[Summary]) -> dict[str, Figure]:
+    """Of runs on segmented images, numbered as the runs are."""
+    drawn = {number: segmentation_maps(run.examples) for number, run in enumerate(summaries, 1) if run.examples}
+    return {f"maps{number if len(summaries) > 1 else ''}": figure for number, figure in drawn.items() if figure}
 
 
 def _most(evaluation: Mapping[str, Any], what: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....data.picture import HIGHLIGHT
 from ... import ways
+from ...maps import PARTS
 from ...summary import Summary, judged
 from .. import looks
 from ..figure import left_out, note, section, switch
@@ -19,13 +20,6 @@ MEANING = (
     "Of segmented images, uncertainty is drawn over the image in colour."
 )
 BARS = 5
-PARTS = {
-    "image": "image",
-    "truth": "truth",
-    "predicted": "predicted",
-    "entropy_map": "entropy",
-    "mutual_info_map": "mutual information",
-}
 ENDS = ("rgb(128 128 128)", f"rgb({' '.join(str(round(255 * part)) for part in HIGHLIGHT)})")
 """Of the colours of a map over a grey image: nothing, and full colour."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 
 class BayesnormError(ValueError):
     """Something the user can put right. The command line prints its message and exits with ``exit_code``."""
@@ -37,3 +39,12 @@ class StoppedError(BayesnormError):
         self.signal = signal
         self.why = why or f"stopped by signal {signal}"
         self.exit_code = 128 + signal
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device, or the machine, had no room for a tensor: torch says the latter by a plain RuntimeError.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+    True
+    """
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

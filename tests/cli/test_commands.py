@@ -20,6 +20,8 @@ from bayesnorm.cli import world as cli_world
 from bayesnorm.cli.runs import _scores as scores
 from bayesnorm.cli.world import choose_device, distributed
 from bayesnorm.evaluate import deep_ensemble
+from bayesnorm.models.all_cnn import AllCNN
+from bayesnorm.models.described import Description
 from bayesnorm.train import load
 from bayesnorm.train import recipe as recipes
 from bayesnorm.train.run_folder import RunFolder
@@ -609,7 +611,6 @@ def test_demo_of_other_epochs_does_not_mix(bayesnorm_, small_demo):
         (["train", "--data", "cifar10"], 1, "--data cifar10 needs --dir"),
         (["train", "--data", "folder", "--dir", "nowhere"], 1, "nowhere: no such folder"),
         (["train", "--dir", "photos"], 1, "photos: --data digits has no files; leave it out, or choose --data cifar10"),
-        (["train", "--width", "1e9"], 1, "out of memory"),
         (["train", "--norm", "none", "--scale", "bayes"], 1, "--scale bayes needs a norm"),
         (["train", "--dropout", "1"], 1, "dropout=1.0: must be at least 0 and below 1"),
         (["train", "--model", "resnet18", "--dropout", "0.5"], 1, "--dropout 0.5 is for --model all-cnn"),
@@ -635,6 +636,23 @@ def test_bad_input(args, status, words, bayesnorm_):
     assert found == status
     assert words in one_line(err)
     assert "Traceback" not in out + err
+
+
+def no_room(*_, **__):
+    raise RuntimeError(
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 3456000000000 bytes.\nC++ ..."
+    )
+
+
+@pytest.mark.parametrize("place", [(Description, "build"), (AllCNN, "forward")])
+def test_out_of_memory_says_what_to_do(place, bayesnorm_, monkeypatch):
+    """When the network is built, and in the first pass through it, where other errors mean that sizes do not fit."""
+    monkeypatch.setattr(*place, no_room)
+    status, _, err = bayesnorm_("train", "--norm", "none", "--out", "run")
+    assert status == 1
+    assert one_line(err).startswith("bayesnorm: out of memory: ")
+    assert "3456000000000 bytes" in err
+    assert "smaller images, batches or networks" in err
 
 
 def test_no_cuda_is_said(monkeypatch):

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from drawn_cells import draw_cells
 
+from bayesnorm.cli.fleet import read_fleet
 from bayesnorm.train.run_folder import RunFolder
 
 QUICK = ("--epochs", "1", "--batch", "256", "--width", "0.0625", "--samples", "2")
@@ -44,6 +46,21 @@ def test_runs_are_compared_on_the_validation_set(tmp_path, bayesnorm_):
     assert status == 0, err
     assert "1 runs, validation set" in out
     assert [path.name for path in (tmp_path / "tried").glob("evaluation-*")] == ["evaluation-val.json"]
+
+
+def test_other_data_beside_cells(tmp_path, bayesnorm_):
+    """The folder is that of the cells, their frames are counted, and nobody calls those for validation a test set."""
+    cells = draw_cells(tmp_path / "drawn", frames=3, side=32)
+    runs = [{"data": "cells", "out": "a"}, {"data": "cells", "seed": 1, "out": "b"}, {"data": "digits", "out": "c"}]
+    shared = ("--dir", cells, "--norm", "weight", "--lr", "0.001", "--warmup-steps", "0", "--batch", "2")
+    status, out, err = bayesnorm_("train", "--fleet", write(tmp_path / "fleet.json", runs[:2]), *QUICK, *shared)
+    assert status == 0, err
+    assert out.count("6 annotated frames: 4 for training, 2 for validation") == 1
+    assert "2 runs, validation frames (there are no others to test on)" in out
+    found = read_fleet(write(tmp_path / "fleet.json", runs), {"directory": str(cells)})
+    assert [settings.get("directory") for _, settings in found.values()] == [str(cells), str(cells), None]
+    with pytest.raises(ValueError, match="--data digits has no files"):
+        read_fleet(write(tmp_path / "fleet.json", [{"data": "digits", "directory": "d"}]), {})
 
 
 def test_one_that_diverges_is_named_and_the_status_is_3(tmp_path, bayesnorm_):

@@ -36,6 +36,17 @@ def test_overlap_of_the_foreground(classes: int, piece: int) -> None:
     assert tally.compute() == pytest.approx([sum(values) / len(each) for values in zip(*each, strict=True)])
 
 
+def test_a_class_may_be_what_does_not_count() -> None:
+    tally = OverlapTally(3, ignore_index=2)
+    tally.update(torch.tensor([[0, 1, 1, 2]]), torch.tensor([[0, 1, 2, 2]]))
+    assert tally.compute() == (1.0, 1.0)
+
+
+def test_predictions_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"predicted classes \(3, 4, 4\) for targets \(1, 4, 4\)"):
+        OverlapTally(2).update(torch.zeros(3, 4, 4), torch.zeros(1, 4, 4))
+
+
 def test_classes_that_are_nowhere_do_not_count() -> None:
     tally = OverlapTally(4)
     tally.update(torch.tensor([[0, 1, 1, 0]]), torch.tensor([[0, 1, 2, 0]]))

@@ -135,6 +135,13 @@ def test_seeds_folder_and_learning_rate_may_differ_in_a_row(runs: Path, tmp_path
     assert (row["splits"], row["seeds"], row["apart"]) == ([0, 1], [0, 3], {})
 
 
+def test_a_whole_number_is_the_same_with_and_without_a_point(runs: Path, tmp_path: Path) -> None:
+    """A file of a fleet may have either."""
+    other = changed(runs / f"{BEST}-1", tmp_path / "whole", "config", clip=1)
+    (row,) = cells_table([runs / f"{BEST}-0", other])["rows"]
+    assert (row["splits"], row["settings"]["clip"]) == ([0, 1], 1.0)
+
+
 def test_only_methods_that_were_trained_alike_are_compared(runs: Path, tmp_path: Path) -> None:
     """What has no effect on one of them does not count."""
     plain = runs / "batch+projection-0"

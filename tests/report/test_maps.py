@@ -2,6 +2,7 @@
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from made_up_runs import examples, run, segmented
 from PIL import Image
 
+from bayesnorm.report.drawing import save
 from bayesnorm.report.figures import figures_of
 from bayesnorm.report.maps import EACH, PARTS, segmentation_maps
 
@@ -36,8 +38,8 @@ def grey(axes: Any) -> int:
     return round(255 * float(np.asarray(image.get_array()).flat[0]))
 
 
-def test_a_row_for_each_image_and_a_column_for_each_part() -> None:
-    figure = segmentation_maps(document())
+def test_a_row_for_each_image_and_a_column_for_each_part(tmp_path: Path) -> None:
+    figure = segmentation_maps("_$a", document())
     assert figure is not None
     rows = [figure.axes[start : start + len(PARTS)] for start in range(0, len(figure.axes), len(PARTS))]
     chosen = [*range(EACH), *range(10, 10 + EACH)]
@@ -47,24 +49,25 @@ def test_a_row_for_each_image_and_a_column_for_each_part() -> None:
     assert labels == [
         f"{kind} certain\nimage {i}" for kind, i in zip(["least"] * 2 + ["most"] * 2, chosen, strict=True)
     ]
-    said = figure.get_supxlabel()
-    assert said == "predicted by MC 30; full colour: entropy 0.69 nats, mutual information 0.012 nats or more"
+    key = "full colour: entropy 0.69 nats, mutual information 0.012 nats or more"
+    assert figure.get_supxlabel() == f"_$a, predicted by MC 30; {key}"
+    assert len(save(figure, tmp_path / "maps")) == 2, "a name is no formula"
 
 
 def test_what_was_not_measured_has_no_column() -> None:
     found = document(1)
     for entry in (*found["certain"], *found["uncertain"]):
         del entry["mutual_info_map"]
-    figure = segmentation_maps({**found, "way": "single", "tops": {"entropy": 0.6931}})
+    figure = segmentation_maps("a", {**found, "way": "single", "tops": {"entropy": 0.6931}})
     assert figure is not None
     assert [axes.get_title() for axes in figure.axes[:4]] == [*PARTS.values()][:4]
     assert len(figure.axes) == 8
-    assert figure.get_supxlabel() == "predicted by single pass; full colour: entropy 0.69 nats"
+    assert figure.get_supxlabel() == "a, predicted by single pass; full colour: entropy 0.69 nats"
 
 
 @pytest.mark.parametrize("found", [examples(), {"way": "single", "certain": [], "uncertain": []}])
 def test_images_with_one_class_have_no_maps(found: dict[str, Any]) -> None:
-    assert segmentation_maps(found) is None
+    assert segmentation_maps("a", found) is None
 
 
 def test_a_report_has_them_of_every_run_that_segments() -> None:

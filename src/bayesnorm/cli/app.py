@@ -8,10 +8,9 @@ import traceback
 import warnings
 from typing import Annotated
 
-import torch
 import typer
 
-from ..errors import BayesnormError, DivergedError, RunError, StoppedError
+from ..errors import BayesnormError, DivergedError, RunError, StoppedError, is_out_of_memory
 from ..train.environment import version
 from . import cells, data, demo, ensemble, evaluate, publish, record, report, reproduce, runs, train
 from .world import distributed
@@ -84,8 +83,8 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, ValueError):
         return str(error), 1
     what = str(error).strip().splitlines() or [""]
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in what[0]:
-        return f"out of memory: {what[0]}; try a smaller --batch or --width (--debug shows where)", 1
+    if is_out_of_memory(error):
+        return f"out of memory: {what[0]}; try smaller images, batches or networks (--debug shows where)", 1
     return f"{type(error).__name__}: {what[0]} (--debug shows where)", 1
 
 

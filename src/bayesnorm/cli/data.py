@@ -14,6 +14,7 @@ from ..data.base import Data
 from ..train import Recipe
 from .options import Debug, some_settings
 from .tables import console
+from .world import is_first
 
 
 class Name(enum.StrEnum):
@@ -42,6 +43,14 @@ def data(
     if name is Name.cifar10:
         _fetch(Path(settings["directory"]), screen)
     _describe(recipe.load(), screen)
+
+
+def tell_frames(name: str, data: Data, screen: Console) -> None:
+    """How many frames of the cells are annotated, which a folder does not show at a glance."""
+    if name == "cells" and is_first():
+        train, val = len(data.train), len(data.val)
+        text = f"{train + val} annotated frames: {train} for training, {val} for validation"
+        screen.print(text, highlight=False, soft_wrap=True)
 
 
 def _fetch(directory: Path, screen: Console) -> None:

@@ -14,9 +14,10 @@ from ..train import Config, Member, Recipe, fit_fleet
 from ..train._load import begun_with
 from ..train.documents import Trained
 from ..train.job import Shelf, member_of
-from ..train.recipe import resolve
+from ..train.recipe import NO_FILES, resolve
 from ..train.run_folder import RunFolder
-from .evaluate import evaluated, metrics_of
+from .data import tell_frames
+from .evaluate import NO_TEST, evaluated, metrics_of
 from .names import default_name
 from .progress import shown
 from .tables import evaluation_table
@@ -42,6 +43,8 @@ def read_fleet(path: Path, common: dict[str, Any]) -> dict[str, tuple[Path, dict
     members: dict[str, tuple[Path, dict[str, Any]]] = {}
     for run in found:
         settings = {**common, **{key: value for key, value in run.items() if key != "out"}}
+        if settings.get("data", Recipe.data) in NO_FILES and "directory" not in run:
+            settings.pop("directory", None)  # that of the others
         if not isinstance(run.get("out", ""), str):
             raise RunError(f'{path}: "out" is {run["out"]!r}; give the name of a folder')
         recipe, config = resolve(settings)
@@ -83,6 +86,8 @@ def train_fleet(
     for name, (out, settings) in read_fleet(path, common).items():
         made, trained = resolve(begun_with(out, settings) if resume else settings)
         members[name] = member_of(Recipe(**made), Config.from_dict(trained), out, place, shelf)
+    for member in {id(member.data): member for member in members.values()}.values():
+        tell_frames(member.data.name, member.data, screen)
     with shown(screen, *members) as callbacks:
         each = {name: [callbacks[name]] for name in members}
         runs = fit_fleet(members, resume=resume, callbacks=each, stop_at=stop_at)
@@ -95,5 +100,11 @@ def train_fleet(
         done = Trained(RunFolder(member.out), run.net, member.data, member.config, run.result["steps"])
         rows[name] = metrics_of(evaluated(done, *asked, screen))
     if rows:
-        screen.print(evaluation_table(rows, f"{len(rows)} runs, {WORDS[asked[0]]}"))
+        parts = dict.fromkeys(_words(members[name], asked[0]) for name in rows)
+        screen.print(evaluation_table(rows, f"{len(rows)} runs, {' and '.join(parts)}"))
     return len(runs) - len(rows)
+
+
+def _words(member: Member, part: str) -> str:
+    """What a member was evaluated on."""
+    return NO_TEST if part == "test" and not member.data.has_test else WORDS[part]

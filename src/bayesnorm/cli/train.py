@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ..data.base import Data
 from ..errors import DivergedError
 from ..report import curves
 from ..report.drawing import save
@@ -20,6 +19,7 @@ from ..train.documents import Trained, final_evaluation
 from ..train.events import Callback
 from ..train.recipe import prepare, resolve
 from ..train.run_folder import RunFolder
+from .data import tell_frames
 from .evaluate import evaluated, show
 from .fleet import train_fleet
 from .names import default_name
@@ -77,7 +77,7 @@ def train(
     if resume and _is_done(folder, recipe, config, split.value, screen):
         return
     data, net = prepare(recipe, config, place)
-    _tell_frames(recipe, data, screen)
+    tell_frames(recipe.data, data, screen)
     with ExitStack() as stack:
         callbacks: list[Callback] = [stack.enter_context(shown(screen, ""))[""]]
         if tensorboard and is_first():
@@ -112,20 +112,12 @@ def lr(
     recipe, config, path = asked({**settings, "lr": "auto"}, out, resume)
     screen = console()
     data, net = prepare(recipe, config, choose_device(device))
-    _tell_frames(recipe, data, screen)
+    tell_frames(recipe.data, data, screen)
     with shown(screen, "") as progress:
         found = find_lr(net, data, config, out=path, resume=resume, callbacks=[progress[""]], recipe=recipe.as_dict())
     if is_first():
         files = _draw_search(RunFolder(path), [dataclasses.asdict(trial) for trial in found.trials], found.best)
         screen.print(f"learning rate {found.best:.4g}; the curve is in {files[0]}", highlight=False, soft_wrap=True)
-
-
-def _tell_frames(recipe: Recipe, data: Data, screen: Console) -> None:
-    """How many frames of the cells are annotated, which a folder does not show at a glance."""
-    if recipe.data == "cells" and is_first():
-        train, val = len(data.train), len(data.val)
-        text = f"{train + val} annotated frames: {train} for training, {val} for validation"
-        screen.print(text, highlight=False, soft_wrap=True)
 
 
 def _is_done(folder: RunFolder, recipe: Recipe, config: Config, part: str, screen: Console) -> bool:

@@ -52,11 +52,12 @@ def cells(
         exclude: expert masks that are not used, as (sequence, frame); with ``"expert+auto"`` the automatic ones take
             their place. None: those in which most cells are known to be missing.
         reduce: so many pixels each way are made one, for machines that are too slow for whole frames: frames are
-            averaged, and a mask has the number that most of the pixels have (of equally many the smallest). The
-            deformation shrinks along with them.
+            averaged, and a pixel is cell where more than half of those were, of the cell that most of them belong to
+            (of equally many the one with the smallest number). The deformation shrinks along with them. Cells that
+            stood one or two pixels apart touch then, so that SEG is lower, whatever is predicted.
     """
-    if reduce < 1:
-        raise DataError(f"reduce={reduce}: must be a whole number, 1 for frames as they are")
+    if isinstance(reduce, bool) or not isinstance(reduce, int) or reduce < 1:
+        raise DataError(f"reduce={reduce!r}: must be a whole number of at least 1; 1 leaves the frames as they are")
     if masks not in MASK_FOLDERS:
         raise DataError(f"masks {masks!r}: choose {', '.join(MASK_FOLDERS)}")
     if split not in ("random", "01-02"):
@@ -190,23 +191,24 @@ def _read(frames: list[_Frame], reduce: int) -> Split:
         _check_size(frame.mask, mask, image, frame.image)
         objects.append(mask)
     _check_divides(frames[0].image, images[0], reduce)
-    numbers = _most_frequent(torch.stack(objects), reduce)
+    numbers = _numbers(torch.stack(objects), reduce)
     return Split(_averaged(torch.stack(images), reduce), (numbers > 0).long(), numbers)
 
 
 def _averaged(images: Tensor, reduce: int) -> Tensor:
-    """uint8, the nearest to the average of each block."""
-    return images if reduce == 1 else avg_pool2d(images.float(), reduce).round().to(torch.uint8)
+    """float32, or the bytes themselves where nothing is averaged."""
+    return images if reduce == 1 else avg_pool2d(images.float(), reduce)
 
 
-def _most_frequent(numbers: Tensor, reduce: int) -> Tensor:
-    """What most of the pixels of each block have, of equally many the smallest."""
-    blocks = numbers.unflatten(2, (-1, reduce)).unflatten(1, (-1, reduce)).transpose(2, 3).flatten(3)
+def _numbers(masks: Tensor, reduce: int) -> Tensor:
+    """Of each block: 0 unless more than half of it is cell, else the number that most of those pixels have."""
+    blocks = masks.unflatten(2, (-1, reduce)).unflatten(1, (-1, reduce)).transpose(2, 3).flatten(3)
     ordered = blocks.sort(-1).values
     # How many before an element of a sorted block are like it; the first that has most of them wins.
-    rank = torch.arange(reduce * reduce, device=numbers.device)
-    repeats = rank - torch.searchsorted(ordered, ordered)
-    found: Tensor = ordered.gather(-1, repeats.argmax(-1, keepdim=True)).squeeze(-1)
+    repeats = torch.arange(reduce * reduce) - torch.searchsorted(ordered, ordered)
+    first = repeats.where(ordered > 0, -1).argmax(-1, keepdim=True)
+    covered = (ordered > 0).sum(-1) > reduce * reduce // 2
+    found: Tensor = ordered.gather(-1, first).squeeze(-1).where(covered, 0)
     return found
 
 
@@ -224,6 +226,8 @@ def _mask(path: Path) -> Tensor:
     if image.mode not in ("1", "L") and not image.mode.startswith("I"):
         raise DataError(f"{path}: a mask holds the number of a cell at each pixel, this is of mode {image.mode}")
     numbers = torch.frombuffer(bytearray(image.convert("I").tobytes()), dtype=torch.int32)
+    if numbers.numel() and numbers.min() < 0:
+        raise DataError(f"{path}: a mask with the number {int(numbers.min())}; 0 is background, cells count from 1")
     return numbers.view(image.height, image.width)
 
 

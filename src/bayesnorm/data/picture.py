@@ -17,6 +17,8 @@ LARGEST = 128
 
 RARE = 0.002
 """Share of the pixels of segmented images, which have little contrast, that may be shown as black, and as white."""
+LOOKED_AT = 1 << 22
+"""Pixels of which these are found, evenly spread."""
 HIGHLIGHT = (1.0, 0.32, 0.0)
 """Colour of what is laid over an image: it is seen on every grey, by every kind of colour vision."""
 
@@ -33,8 +35,8 @@ def pictures(data: Data, images: Tensor, largest: int = LARGEST) -> list[str]:
 def visible(data: Data, images: Tensor) -> Tensor:
     """Images ``(N, C, H, W)`` in the units of the data set as values between 0 and 1, ``(N, 1 or 3, H, W)``.
 
-    Bytes are shown as they are (microscopy: from the darkest to the brightest that is not rare); otherwise the range of
-    the training images is that from black to white.
+    Bytes are shown as they are, others from the lowest to the highest value of the training images; segmented images,
+    which have little contrast, from the darkest to the brightest that is not rare.
     """
     low, high = _range(data)
     values = (images.float() - low) / max(high - low, 1e-12)
@@ -44,13 +46,14 @@ def visible(data: Data, images: Tensor) -> Tensor:
 def _range(data: Data) -> tuple[float, float]:
     """Values that are black and white."""
     known = data.train.images
-    if known.dtype != torch.uint8:
-        low, high = known.aminmax()
-        return low.item(), high.item()
-    if not data.per_pixel:
+    if data.per_pixel:
+        values = known.flatten()[:: 1 + known.numel() // LOOKED_AT].sort().values
+        last = len(values) - 1
+        return float(values[int(RARE * last)]), float(values[last - int(RARE * last)])
+    if known.dtype == torch.uint8:
         return 0.0, 255.0
-    below = torch.bincount(known.flatten().cpu(), minlength=256).cumsum(0) / known.numel()
-    return float((below > RARE).nonzero()[0]), float((below >= 1 - RARE).nonzero()[0])
+    low, high = known.aminmax()
+    return low.item(), high.item()
 
 
 def overlaid(image: Tensor, values: Tensor) -> Tensor:

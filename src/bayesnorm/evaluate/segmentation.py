@@ -48,10 +48,12 @@ class OverlapTally:
             predicted: classes ``(N, *space)``.
             targets: int64 classes, likewise.
         """
+        if predicted.shape != targets.shape:
+            raise ValueError(f"predicted classes {tuple(predicted.shape)} for targets {tuple(targets.shape)}")
         counts = targets != self.ignore_index
         rows = []
         for index in range(len(self._sums)):
-            said, true = (predicted == index) & counts, targets == index
+            said, true = (predicted == index) & counts, (targets == index) & counts
             rows.append(torch.stack([(said & true).sum(), said.sum(), true.sum()]))
         self._sums = self._sums.to(targets.device) + torch.stack(rows)
 

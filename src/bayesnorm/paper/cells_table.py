@@ -127,7 +127,8 @@ def _enter(
         name: []
         for name in ("splits", "seeds", "lr", *COLUMNS, "minutes", "config_digests", "state_digests", "commands")
     }
-    row = found.setdefault(json.dumps(shared), {**shared, **empty})
+    # As text in which 1 and 1.0, of two files, are the same.
+    row = found.setdefault(json.dumps(json.loads(json.dumps(shared), parse_int=float)), {**shared, **empty})
     if split in row["splits"]:
         raise RunError(f"{path}: a second run of {shared['method']} on split {split}; name one of them")
     new = {name: metrics.get(way, {}).get(measure) for name, (way, measure) in COLUMNS.items()}

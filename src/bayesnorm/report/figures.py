@@ -108,7 +108,8 @@ def figures_of(summaries: Sequence[Summary]) -> dict[str, Figure]:
 
 def _maps(summaries: Sequence[Summary]) -> dict[str, Figure]:
     """Of runs on segmented images, numbered as the runs are."""
-    drawn = {number: segmentation_maps(run.examples) for number, run in enumerate(summaries, 1) if run.examples}
+    numbered = [(number, run) for number, run in enumerate(summaries, 1) if run.examples]
+    drawn = {number: segmentation_maps(run.name, run.examples or {}) for number, run in numbered}
     return {f"maps{number if len(summaries) > 1 else ''}": figure for number, figure in drawn.items() if figure}
 
 

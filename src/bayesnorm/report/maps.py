@@ -27,10 +27,11 @@ SIDE = 2.2
 """Inches of a picture."""
 
 
-def segmentation_maps(examples: Mapping[str, Any]) -> Figure | None:
+def segmentation_maps(name: str, examples: Mapping[str, Any]) -> Figure | None:
     """The least and the most certain images, a row each; None if they are not segmented.
 
     Arguments:
+        name: of the run.
         examples: ``examples-test.json`` of a run.
     """
     rows = [
@@ -55,7 +56,7 @@ def segmentation_maps(examples: Mapping[str, Any]) -> Figure | None:
             line[0].set_ylabel(label)
         for axes, part in zip(grid[0], shown, strict=True):
             axes.set_title(PARTS[part])
-        figure.supxlabel(_key(examples), fontsize="small")
+        figure.supxlabel(f"{name}, {_key(examples)}", fontsize="small", parse_math=False)
     return figure
 
 

@@ -19,6 +19,7 @@ from .._initialize import init_from_data_
 from ..data.augment import NOTHING
 from ..data.base import Data
 from ..data.passes import input_statistics, training_images
+from ..errors import is_out_of_memory
 from ..layers import norm_layers
 from ..models.described import Description
 from ..norms import Analytic, NormSpec
@@ -142,7 +143,7 @@ class Recipe:
             _require_choice(field, getattr(self, field))
         for field in ("width", "sigma_init"):
             _require(field, getattr(self, field), lambda v: 0 < v < math.inf, "a positive number")
-        _require("reduce", self.reduce, lambda v: v >= 1, "at least 1")
+        _require("reduce", self.reduce, lambda v: type(v) is int and v >= 1, "a whole number of at least 1")
         _require("dropout", self.dropout, lambda v: 0 <= v < 1, "at least 0 and below 1")
         for field in ("sigma_u", "sigma_v"):
             self._check_sigma(field)
@@ -300,6 +301,8 @@ def _check_size(net: nn.Module, image: Tensor, data: Data) -> None:
         with torch.no_grad():
             net.eval()(image)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         raise ValueError(
             f"images of size {data.image_size} do not pass through the network ({str(error).splitlines()[0]}): choose "
             "--padding same, another --model or larger images"

@@ -90,8 +90,8 @@ def test_the_panel_says_what_the_functions_say_of_the_whole(kind: str, size: int
     assert measures.aurc_max_prob == pytest.approx(exact["max_prob"].aurc, rel=0.01)
     assert measures.adaptive_ece == pytest.approx(adaptive_ece(log_probs, targets), abs=0.01)
     assert measures.coverage_at_1 == pytest.approx(exact["entropy"].coverage_at(RISK), abs=0.01)
-    assert (measures.iou is None) == (measures.dice is None) == (kind == "images")
-    assert set(expected) | {"iou", "dice", "seg"} | {
+    assert (measures.iou is None) == (measures.dice is None) == (measures.design_effect is None) == (kind == "images")
+    assert set(expected) | {"iou", "dice", "seg", "design_effect"} | {
         "count",
         "aurc",
         "excess_aurc",

@@ -17,6 +17,7 @@ from .calibration import reliability_of as reliability_of
 from .evaluation import as_json as as_json
 from .evaluation import evaluate as evaluate
 from .examples import examples as examples
+from .independence import IndependenceTally as IndependenceTally
 from .inflation import fit_inflation as fit_inflation
 from .metrics import Metrics as Metrics
 from .metrics import Tally as Tally

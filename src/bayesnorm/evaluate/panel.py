@@ -17,6 +17,7 @@ from .calibration import (
     fit_temperature,
     reliability_of,
 )
+from .independence import IndependenceTally
 from .metrics import IGNORE, Tally
 from .scores import ScoreTally
 from .segmentation import ObjectTally, OverlapTally
@@ -55,6 +56,7 @@ class Measures:
         iou: intersection over union of the foreground; None where a whole image has one class.
         dice: Dice coefficient of the foreground, likewise.
         seg: the Cell Tracking Challenge's SEG, where the objects are known.
+        design_effect: how many pixels of an image count as one, by what is left of their targets; likewise.
     """
 
     count: int
@@ -75,10 +77,11 @@ class Measures:
     iou: float | None = None
     dice: float | None = None
     seg: float | None = None
+    design_effect: float | None = None
 
 
 NAMES = tuple(field.name for field in dataclasses.fields(Measures))
-OF_PIXELS = ("iou", "dice", "seg")
+OF_PIXELS = ("iou", "dice", "seg", "design_effect")
 """Measures of a segmentation alone."""
 
 
@@ -109,6 +112,7 @@ class Panel:
         self._mutual: Tensor | None = None
         self._overlap: OverlapTally | None = None
         self._objects: ObjectTally | None = None
+        self._independence: IndependenceTally | None = None
 
     def update(
         self, log_probs: Tensor, mutual_info: Tensor | None, targets: Tensor, objects: Tensor | None = None
@@ -132,6 +136,8 @@ class Panel:
         if self._overlap is None:
             self._overlap = OverlapTally(log_probs.size(1), self.ignore_index)
         self._overlap.update(predicted, targets)
+        self._independence = self._independence or IndependenceTally(self.ignore_index)
+        self._independence.update(log_probs, targets)
         if objects is not None:
             self._objects = self._objects or ObjectTally()
             self._objects.update(predicted, objects)
@@ -161,6 +167,7 @@ class Panel:
             iou=overlap and overlap.iou,
             dice=overlap and overlap.dice,
             seg=None if self._objects is None else self._objects.compute(),
+            design_effect=None if self._independence is None else self._independence.compute(),
         )
         return Judgement(measures, reliability_of(self._plain), entropy, largest)
 

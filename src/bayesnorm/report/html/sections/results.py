@@ -66,6 +66,7 @@ MORE = (
     Column("excess_aurc", "excess AURC", "AURC above that of a perfect order of the same predictions", -1, 5),
     Column("aurc_max_prob", "AURC, max prob.", "area under the risk-coverage curve, by the highest probability", -1, 5),
     Column("entropy", "entropy", "of the predictions, mean in nats", 0),
+    Column("design_effect", "design effect", "pixels of an image that count as one, as neighbours err together", 0, 1),
     Column("mutual_info", "mutual info.", "part of the entropy due to not knowing the scales, mean in nats", 0, 5),
 )
 

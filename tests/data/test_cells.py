@@ -140,16 +140,16 @@ def test_a_reduced_mask_has_the_cell_of_most_pixels(tmp_path, reduce):
 
 @pytest.mark.parametrize("reduce", [0, -2, 2.0, "2", True])
 def test_what_frames_cannot_be_reduced_by(root, reduce):
-    fails(root, f"reduce={reduce!r}", "whole number of at least 1", reduce=reduce)
+    assert fails(root, f"reduce={reduce!r}", "whole number of at least 1", reduce=reduce)
 
 
 def test_frames_that_cannot_be_reduced(root):
-    fails(root, "01/t000.tif", "12 x 10", "reduced by 4", "divisor of both", reduce=4)
+    assert fails(root, "01/t000.tif", "12 x 10", "reduced by 4", "divisor of both", reduce=4)
 
 
 def test_a_mask_with_a_negative_number(root):
     save(root / "01_GT" / "SEG" / "man_seg002.tif", np.full(SIZE, -1, np.int32))
-    fails(root, "man_seg002.tif", "the number -1", "0 is background")
+    assert fails(root, "man_seg002.tif", "the number -1", "0 is background")
 
 
 def test_automatic_masks(root):

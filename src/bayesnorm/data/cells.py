@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
 
 from ..errors import DataError
 from .augment import Augment
 from .base import Data, Split, divide, make_data
 from .download import file_sha256
 from .image import read, to_tensor
+from .reduced import averaged, most_frequent
 
 CLASSES = ("background", "cell")
 MASK_FOLDERS = {"expert": ("GT",), "auto": ("ST",), "expert+auto": ("GT", "ST")}
@@ -191,25 +191,8 @@ def _read(frames: list[_Frame], reduce: int) -> Split:
         _check_size(frame.mask, mask, image, frame.image)
         objects.append(mask)
     _check_divides(frames[0].image, images[0], reduce)
-    numbers = _numbers(torch.stack(objects), reduce)
-    return Split(_averaged(torch.stack(images), reduce), (numbers > 0).long(), numbers)
-
-
-def _averaged(images: Tensor, reduce: int) -> Tensor:
-    """float32, or the bytes themselves where nothing is averaged."""
-    return images if reduce == 1 else avg_pool2d(images.float(), reduce)
-
-
-def _numbers(masks: Tensor, reduce: int) -> Tensor:
-    """Of each block: 0 unless more than half of it is cell, else the number that most of those pixels have."""
-    blocks = masks.unflatten(2, (-1, reduce)).unflatten(1, (-1, reduce)).transpose(2, 3).flatten(3)
-    ordered = blocks.sort(-1).values
-    # How many before an element of a sorted block are like it; the first that has most of them wins.
-    repeats = torch.arange(reduce * reduce) - torch.searchsorted(ordered, ordered)
-    first = repeats.where(ordered > 0, -1).argmax(-1, keepdim=True)
-    covered = (ordered > 0).sum(-1) > reduce * reduce // 2
-    found: Tensor = ordered.gather(-1, first).squeeze(-1).where(covered, 0)
-    return found
+    numbers = most_frequent(torch.stack(objects), reduce)
+    return Split(averaged(torch.stack(images), reduce), (numbers > 0).long(), numbers)
 
 
 def _image(path: Path) -> Tensor:

@@ -22,7 +22,7 @@ from bayesnorm.cli.world import choose_device, distributed
 from bayesnorm.evaluate import deep_ensemble
 from bayesnorm.models.all_cnn import AllCNN
 from bayesnorm.models.described import Description
-from bayesnorm.train import load
+from bayesnorm.train import defaults, load
 from bayesnorm.train import recipe as recipes
 from bayesnorm.train.run_folder import RunFolder
 
@@ -534,7 +534,7 @@ def small_demo(monkeypatch):
     """Three rows instead of five, with networks and searches as small as they can be."""
     monkeypatch.setattr("bayesnorm.cli.demo.TABLE", ("none", "batch+projection", "analytic+projection+bayes"))
     small = {"width": 0.0625, "batch": 256, "lr_trials": 2, "lr_epochs": 1, "lr_high": 0.1, "train_eval": 0}
-    monkeypatch.setitem(recipes.DEFAULTS, "digits", {**recipes.DEFAULTS["digits"], **small})
+    monkeypatch.setitem(defaults.DEFAULTS, "digits", {**defaults.DEFAULTS["digits"], **small})
     monkeypatch.setattr("bayesnorm.cli.demo.side_by_side", one_after_another)
 
 

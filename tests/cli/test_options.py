@@ -8,7 +8,8 @@ from bayesnorm.cli import main
 from bayesnorm.cli.app import app
 from bayesnorm.cli.options import NAMES, read_settings, with_settings
 from bayesnorm.train.config import Config
-from bayesnorm.train.recipe import CHOICES, DEFAULTS, Recipe
+from bayesnorm.train.defaults import DEFAULTS
+from bayesnorm.train.recipe import CHOICES, Recipe
 
 COMMANDS = ("demo", "train", "lr", "eval", "data", "runs")
 FIELDS = [(cls, field) for cls in (Recipe, Config) for field in dataclasses.fields(cls)]

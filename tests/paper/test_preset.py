@@ -9,8 +9,9 @@ from bayesnorm.paper import PRESETS, Preset, Wanted
 from bayesnorm.paper.fig4 import ASYMPTOTIC, BATCH_SIZE
 from bayesnorm.paper.fig_a1 import PROTOCOL
 from bayesnorm.train.config import Config
+from bayesnorm.train.defaults import resolve
 from bayesnorm.train.lr_search import peak
-from bayesnorm.train.recipe import NO_FILES, Recipe, resolve
+from bayesnorm.train.recipe import NO_FILES, Recipe
 
 PAPER = PRESETS["paper"]
 

@@ -7,7 +7,8 @@ import pytest
 from bayesnorm.paper import EXHIBITS, PRESETS, Preset, Wanted
 from bayesnorm.paper.wanted import BATCH, aside
 from bayesnorm.train.config import Config
-from bayesnorm.train.recipe import NO_FILES, Recipe, resolve
+from bayesnorm.train.defaults import resolve
+from bayesnorm.train.recipe import NO_FILES, Recipe
 
 
 def everything(preset: Preset) -> list[Wanted]:

@@ -14,8 +14,8 @@ from torch import nn
 from bayesnorm.data import digits
 from bayesnorm.data.base import Data, make_data
 from bayesnorm.train import Config, Recipe, fit
+from bayesnorm.train.defaults import resolve
 from bayesnorm.train.events import Event, Saved
-from bayesnorm.train.recipe import resolve
 
 METHODS = [("none", "point"), *itertools.product(("batch", "weight", "analytic"), ("point", "noise", "bayes"))]
 OPTIMIZERS = ["sgd", "adam"]

@@ -13,7 +13,8 @@ from bayesnorm.errors import DataError
 from bayesnorm.layers import norm_layers
 from bayesnorm.norms import AnalyticNorm, BatchNorm
 from bayesnorm.train.config import Config
-from bayesnorm.train.recipe import DEFAULTS, Recipe, resolve
+from bayesnorm.train.defaults import DEFAULTS, resolve
+from bayesnorm.train.recipe import Recipe
 
 SMALL = {"width": 0.0625, "padding": "same"}
 

@@ -12,9 +12,10 @@ from rich.console import Console
 from ..errors import DivergedError, RunError
 from ..train import Config, Member, Recipe, fit_fleet
 from ..train._load import begun_with
+from ..train.defaults import resolve
 from ..train.documents import Trained
 from ..train.job import Shelf, member_of
-from ..train.recipe import NO_FILES, resolve
+from ..train.recipe import NO_FILES
 from ..train.run_folder import RunFolder
 from .data import tell_frames
 from .evaluate import NO_TEST, evaluated, metrics_of

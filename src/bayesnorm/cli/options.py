@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from ..train.config import ENGINES, Config
-from ..train.recipe import CHOICES, DEFAULTS, Recipe
+from ..train.defaults import DEFAULTS
+from ..train.recipe import CHOICES, Recipe
 
 NAMES = {"directory": "--dir"}
 ENUMS = {

@@ -15,9 +15,10 @@ from ..report import curves
 from ..report.drawing import save
 from ..train import Config, Recipe, find_lr, fit
 from ..train._load import begun_with
+from ..train.defaults import resolve
 from ..train.documents import Trained, final_evaluation
 from ..train.events import Callback
-from ..train.recipe import prepare, resolve
+from ..train.recipe import prepare
 from ..train.run_folder import RunFolder
 from .data import tell_frames
 from .evaluate import evaluated, show

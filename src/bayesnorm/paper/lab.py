@@ -14,6 +14,7 @@ from ..data.base import Data
 from ..errors import DataError, DivergedError, StoppedError
 from ..evaluate.baselines import training_batches
 from ..train import load
+from ..train.defaults import resolve
 from ..train.documents import (
     Document,
     Trained,
@@ -26,7 +27,7 @@ from ..train.documents import (
 )
 from ..train.events import Callback, Record
 from ..train.job import Job, Shelf, complete, complete_together, known_lr, search
-from ..train.recipe import NO_FILES, Recipe, resolve
+from ..train.recipe import NO_FILES, Recipe
 from ..train.run_folder import RunFolder
 from ..train.workers import side_by_side
 from .preset import Preset

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..train.config import OPERATIONAL, Config
+from ..train.defaults import resolve
 from ..train.methods import TABLE
-from ..train.recipe import NO_FILES, ONLY, Recipe, resolve
+from ..train.recipe import NO_FILES, ONLY, Recipe
 
 Settings = dict[str, Any]
 

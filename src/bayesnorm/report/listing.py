@@ -9,11 +9,12 @@ from typing import Any
 
 from ..errors import RunError
 from ..train.config import OPERATIONAL, Config
+from ..train.defaults import resolve
 from ..train.documents import evaluation_name
 from ..train.environment import typed
 from ..train.events import measured
 from ..train.job import lr_of
-from ..train.recipe import Recipe, resolve
+from ..train.recipe import Recipe
 from ..train.run_folder import RunFolder, settings_digest
 from .summary import read
 

@@ -15,12 +15,13 @@ from ..data.base import Data
 from ..errors import DivergedError, RunError, StoppedError
 from ._fit import find_lr, fit
 from .config import Config
+from .defaults import resolve
 from .documents import Trained, evaluation, final_evaluation
 from .events import Callback
 from .fleet import SHARED, Member, fit_fleet
 from .lr_search import LrSearch, from_json
 from .numerics import numerics
-from .recipe import Recipe, prepare, resolve
+from .recipe import Recipe, prepare
 from .run_folder import RunFolder, difference
 
 DATA = ("data", "directory", "split_seed", "image_size", "augment", "standardize", "masks", "cell_split", "reduce")

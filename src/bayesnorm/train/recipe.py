@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -27,43 +26,6 @@ from ..scales import Bayes, ScaleSpec
 from .config import Config
 from .numerics import numerics
 
-Default = dict[str, Any]
-
-SEARCHED: Default = {"clip": 1.0, "warmup_steps": 100, "lr_epochs": 50}
-"""Of the cells, whose epochs have six steps: five of them, without a warm-up, tell nothing (docs/log.md). Not
-``lr_anneal``: in 50 epochs, a trial would have fallen to a tenth when the warm-up is over, and not test its rate."""
-
-DEFAULTS: dict[str, Default] = {
-    "digits": {"model": "all-cnn", "width": 0.125, "padding": "same", "epochs": 50},
-    "cifar10": {"model": "all-cnn", "epochs": 1200},
-    "cells": {
-        "model": "cell-net",
-        "epochs": 3000,
-        "batch": 2,
-        "optimizer": "adam",
-        "kl_factor": 0.1,
-        "lr_low": 1e-5,
-        "lr_high": 0.1,
-        "eval_every": 10,
-        **SEARCHED,
-    },
-    "strokes": {
-        "model": "cell-net",
-        "width": 0.5,
-        "epochs": 30,
-        "batch": 2,
-        "clip": 1.0,
-        "optimizer": "adam",
-        "kl_factor": 0.1,
-        "lr_low": 1e-5,
-        "lr_high": 0.1,
-    },
-    "folder": {"padding": "same", "epochs": 100},
-}
-"""What the paper does with a data set, or what fits it; ``Recipe`` and ``Config`` have the rest."""
-
-SEGMENTATION = ("cells", "strokes")
-"""Classes of pixels: the learning rate falls to a tenth in a third of the epochs."""
 PIXEL_MODELS = ("cell-net", "unet")
 """Networks that predict classes of pixels."""
 NO_FILES = ("digits", "strokes")
@@ -332,24 +294,3 @@ def _require(field: str, value: Any, holds: Callable[[Any], bool], what: str) ->
 def _require_choice(field: str, value: object) -> None:
     if value not in CHOICES[field]:
         raise ValueError(f"{field}={value!r}: choose {', '.join(str(c) for c in CHOICES[field] if c)}")
-
-
-def resolve(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of ``Recipe`` and of ``Config`` from those that were given, with the defaults of the data set.
-
-    >>> resolve({"data": "digits", "epochs": 3})[1]
-    {'epochs': 3}
-    """
-    merged = {**DEFAULTS.get(given.get("data", "digits"), {}), **given}
-    if merged.get("data") in SEGMENTATION and "epochs" in merged:
-        merged.setdefault("decay_epochs", merged["epochs"] / 3)
-    if merged.get("norm") == "none":
-        merged.setdefault("scale", "point")
-    ours = {field.name for field in dataclasses.fields(Recipe)}
-    theirs = {field.name for field in dataclasses.fields(Config)}
-    unknown = sorted(set(merged) - ours - theirs)
-    if unknown:
-        raise ValueError(f"unknown setting {unknown[0]!r}")
-    if merged.get("directory") is not None:
-        merged["directory"] = str(Path(merged["directory"]).absolute())
-    return {k: v for k, v in merged.items() if k in ours}, {k: v for k, v in merged.items() if k in theirs}

@@ -149,18 +149,57 @@ def test_only_methods_that_were_trained_alike_are_compared(runs: Path, tmp_path:
     assert cells_table([plain, clipped])["comparisons"] == []
     sharper = changed(runs / f"{BEST}-0", tmp_path / "sharper", "config", kl_factor=1.0)
     found = cells_table([plain, runs / f"{BEST}-0", sharper])["comparisons"]
-    assert [(row["than"], row["apart"]) for row in found] == [
+    assert [(row["than"], row["apart"]) for row in found if row["than"] != BEST] == [
         ("batch+projection", {"kl_factor": factor}) for factor in (0.1, 0.1, 1.0, 1.0)
     ]
+
+
+def test_posteriors_of_one_method_are_compared_too(runs: Path, tmp_path: Path) -> None:
+    """With each other, and not where anything else differs."""
+    one = runs / f"{BEST}-0"
+    sharper = changed(one, tmp_path / "sharper", "config", kl_factor=1.0)
+    clipped = changed(one, tmp_path / "clipped", "config", clip=3.0)
+    found = cells_table([one, sharper, clipped])["comparisons"]
+    assert [(row["method"], row["than"], row["by"]) for row in found] == [(BEST, BEST, by) for by in ("single", "best")]
+    assert {(row["apart"]["kl_factor"], row["than_apart"]["kl_factor"]) for row in found} == {(0.1, 1.0)}
+
+
+def test_seeds_of_one_split_are_paired_with_those_of_another_method(runs: Path, tmp_path: Path) -> None:
+    paths = [
+        changed(runs / f"{method}-01-02", tmp_path / f"{method}{seed}", "config", seed=seed)
+        for method in METHODS
+        for seed in (1, 0)
+    ]
+    lone = changed(runs / f"{BEST}-01-02", tmp_path / "lone", "config", seed=2)
+    document = cells_table([*paths, lone])
+    row = row_of(document, BEST, "01-02")
+    assert (row["splits"], row["seeds"]) == (["01-02"] * 3, [0, 1, 2])
+    assert {(tuple(row["splits"]), tuple(row["seeds"])) for row in document["comparisons"]} == {
+        (("01-02", "01-02"), (0, 1))
+    }
+    again = changed(lone, tmp_path / "again", "config", clip=1)
+    with pytest.raises(RunError, match=r"again: a second run of analytic.* on split 01-02, seed 2"):
+        cells_table([lone, again])
 
 
 def test_the_printed_table_says_what_tells_rows_apart(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = changed(runs / f"{BEST}-0", tmp_path / "other", "config", kl_factor=1.0)
-    assert main(["cells-table", str(runs / f"{BEST}-0"), str(other), "-o", str(tmp_path / "table.json")]) == 0
-    words = capsys.readouterr().out.split()
-    assert [word for word in words if word.startswith("kl_factor")] == ["kl_factor=0.1", "kl_factor=1.0"]
+    """Of the comparisons it has those with a p value: two splits are needed for one."""
+    splits = [runs / f"{BEST}-{split}" for split in (0, 1)]
+    others = [changed(run, tmp_path / f"{index}", "config", kl_factor=1.0) for index, run in enumerate(splits)]
+    metrics = RunFolder(others[0]).read("evaluation-test.json") or {}
+    for way in ("single", "mc30"):
+        metrics["metrics"][way]["nll"] += 0.1
+    (others[0] / "evaluation-test.json").write_bytes(sealed(metrics))
+    for count in (1, 2):
+        paths = [str(path) for path in (*splits[:count], *others[:count])]
+        assert main(["cells-table", *paths, "-o", str(tmp_path / "table.json")]) == 0
+        printed = capsys.readouterr().out
+        words = [word for word in printed.split() if word.startswith("kl_factor")]
+        assert words == count * ["kl_factor=0.1", "kl_factor=1.0"]
+        assert printed.count("-0.0500") == (2 if count == 2 else 0)
+        assert ("minus that of another" in printed) == (count == 2)
 
 
 def test_no_p_value_without_two_differences_that_differ() -> None:

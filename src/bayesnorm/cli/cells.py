@@ -31,21 +31,22 @@ def table(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file.")] = Path("results/cells/table.json"),
     debug: Debug = False,
 ) -> None:
-    """Runs on the cells as one table: a row per method, a number per split, paired tests against the paper's best."""
+    """Runs on the cells as one table: a row per method, a number per run, paired tests of the paper's best."""
     refuse_unfit("--out", out)
     document = cells_table(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     replace(out, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())
     screen = console()
     screen.print(_rows(document["rows"]))
-    if document["comparisons"]:
-        screen.print(_comparisons(document["comparisons"]))
+    comparisons = _comparisons(document["comparisons"])
+    if comparisons.row_count:
+        screen.print(comparisons)
     screen.print(str(out), highlight=False, soft_wrap=True)
 
 
 def _rows(rows: Sequence[dict[str, Any]]) -> Table:
-    """Mean over the splits, with the std where there are several."""
-    made = new_table("validation frames, mean and std over splits")
+    """Mean over the runs, with the std where there are several."""
+    made = new_table("validation frames, mean and std over splits and seeds")
     for name in ("method", "splits", "epochs", *[title for title, _ in SHOWN.values()]):
         made.add_column(name, justify="left" if name in ("method", "splits") else "right", no_wrap=True)
     for row in rows:
@@ -73,12 +74,15 @@ def _mean(values: Sequence[float | None], form: str) -> str:
 
 
 def _comparisons(rows: Sequence[dict[str, Any]]) -> Table:
-    made = new_table(f"NLL of {rows[0]['method']} minus that of others, paired over splits")
-    for name in ("than", "by", "splits", "epochs", "difference", "p"):
-        made.add_column(name, no_wrap=True)
-    for row in rows:
-        p = "-" if row["p"] is None else f"{row['p']:.3g}"
-        splits = ",".join(str(split) for split in row["splits"])
-        than = _named(row["than"], {**row["apart"], **row["than_apart"]})
-        made.add_row(than, row["by"], splits, str(row["epochs"]), f"{row['difference']:+.4f}", p)
+    """Those with a p value: a line for the two of one pass and of what predicts best."""
+    made = new_table("NLL minus that of another, by one pass and by what predicts best, paired by split and seed")
+    for name in ("method", "than", "splits", "epochs", "one pass", "p", "best", "p"):
+        made.add_column(name, justify="left" if name in ("method", "than", "splits") else "right", no_wrap=True)
+    for single, best in zip(rows[::2], rows[1::2], strict=True):
+        if single["p"] is None or best["p"] is None:
+            continue
+        pair = _named(single["method"], single["apart"]), _named(single["than"], single["than_apart"])
+        splits = ",".join(str(split) for split in single["splits"])
+        numbers = [word for row in (single, best) for word in (f"{row['difference']:+.4f}", f"{row['p']:.3g}")]
+        made.add_row(*pair, splits, str(single["epochs"]), *numbers)
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,12 @@ def cells_table(paths: Sequence[Path]) -> dict[str, Any]:
     """``{"rows": [...], "comparisons": [...], "diverged": [...]}`` of evaluated runs on the cells.
 
     A row has the method, what else its runs have in common (``settings``: all but seeds, folder and learning rate;
-    ``apart``: those in which it differs from other rows of the method), and a list with a number per split for every
-    measure; ``splits`` are the seeds of random splits, or ``"01-02"``. All figures are of the validation frames, as
-    there are no others. A comparison is ``difference``, the mean over common splits of the NLL of ``method`` minus that
-    of ``than``, with the two-sided p value of the paired t test: of single passes, and of what each predicts best with
-    (30 draws, if it has any).
+    ``apart``: those in which it differs from other rows of the method), and a list with a number per run for every
+    measure; ``splits`` are the seeds of random splits, or ``"01-02"``, ``seeds`` those of training. All figures are of
+    the validation frames, as there are no others. A comparison is ``difference``, the mean over runs of the same split
+    and seed of the NLL of ``method`` minus that of ``than`` (another method that was trained alike, or the same with
+    another posterior), with the two-sided p value of the paired t test: of single passes, and of what each predicts
+    best with (30 draws, if it has any). Where only seeds differ, p tells nothing about other frames.
     """
     found: dict[str, Row] = {}
     diverged = []
@@ -129,10 +131,11 @@ def _enter(
     }
     # As text in which 1 and 1.0, of two files, are the same.
     row = found.setdefault(json.dumps(json.loads(json.dumps(shared), parse_int=float)), {**shared, **empty})
-    if split in row["splits"]:
-        raise RunError(f"{path}: a second run of {shared['method']} on split {split}; name one of them")
+    seed = about["config"]["seed"]
+    if (split, seed) in _runs(row):
+        raise RunError(f"{path}: a second run of {shared['method']} on split {split}, seed {seed}; name one of them")
     new = {name: metrics.get(way, {}).get(measure) for name, (way, measure) in COLUMNS.items()}
-    new |= {"splits": split, "seeds": about["config"]["seed"], "lr": result["lr"]}
+    new |= {"splits": split, "seeds": seed, "lr": result["lr"]}
     new |= {"config_digests": settings_digest(dict(about)), "state_digests": result["digest"]}
     new["minutes"] = RunFolder(path).seconds() / 60
     new["commands"] = typed(about["environment"].get("command") or [])
@@ -140,33 +143,43 @@ def _enter(
         row[name].append(value)
 
 
+def _runs(row: Row) -> list[tuple[int | str, int]]:
+    """Split and seed of each."""
+    return list(zip(row["splits"], row["seeds"], strict=True))
+
+
 def _sorted(row: Row) -> Row:
-    """Its splits in order."""
-    order = sorted(range(len(row["splits"])), key=lambda index: row["splits"][index])
+    """Its runs in order."""
+    runs = _runs(row)
+    order = sorted(range(len(runs)), key=runs.__getitem__)
     return {name: [v[index] for index in order] if isinstance(v, list) else v for name, v in row.items()}
 
 
 def _comparisons(rows: Sequence[Row]) -> list[Row]:
-    """The best method of the paper against each other one that was trained alike."""
-    found = []
-    for mine in (row for row in rows if row["method"] == BEST):
-        for other in (row for row in rows if row["method"] != BEST):
-            if _is_alike(mine, other):
-                found += [_compared(mine, other, kind) for kind in ("single", "best")]
+    """The best method of the paper against each other one that was trained alike, and against itself."""
+    ours = [row for row in rows if row["method"] == BEST]
+    pairs = [(mine, other) for mine in ours for other in rows if other["method"] != BEST]
+    pairs += combinations(ours, 2)
+    alike = [pair for pair in pairs if _is_alike(*pair)]
+    found = [_compared(*pair, kind) for pair in alike for kind in ("single", "best")]
     return [row for row in found if row["splits"]]
 
 
 def _is_alike(mine: Row, other: Row) -> bool:
-    """Whether two methods were split and trained with the same settings, as far as both have them."""
+    """Whether two rows were split and trained with the same settings, as far as both have them.
+
+    Of one method they may differ in what is about the posterior.
+    """
     ours, theirs = mine["settings"], other["settings"]
-    common = ours.keys() & theirs.keys() - {*METHOD}
+    free = METHOD if mine["method"] != other["method"] else POSTERIOR
+    common = ours.keys() & theirs.keys() - {*free}
     return mine["split_kind"] == other["split_kind"] and all(ours[name] == theirs[name] for name in common)
 
 
 def _compared(mine: Row, other: Row, kind: str) -> Row:
     ours, theirs = (_losses(row, kind) for row in (mine, other))
-    splits = [split for split in ours if split in theirs]
-    differences = [ours[split] - theirs[split] for split in splits]
+    runs = [run for run in ours if run in theirs]
+    differences = [ours[run] - theirs[run] for run in runs]
     return {
         "method": mine["method"],
         "apart": mine["apart"],
@@ -175,17 +188,18 @@ def _compared(mine: Row, other: Row, kind: str) -> Row:
         "split_kind": mine["split_kind"],
         "epochs": mine["epochs"],
         "by": kind,
-        "splits": splits,
+        "splits": [split for split, _ in runs],
+        "seeds": [seed for _, seed in runs],
         "difference": statistics.fmean(differences) if differences else None,
         "p": paired_p(differences),
     }
 
 
-def _losses(row: Row, kind: str) -> dict[Any, float]:
-    """NLL by split; that of the draws where there are any and they are asked for."""
+def _losses(row: Row, kind: str) -> dict[tuple[int | str, int], float]:
+    """NLL by split and seed; that of the draws where there are any and they are asked for."""
     drawn = kind == "best" and all(value is not None for value in row["nll_mc30"])
-    values = zip(row["splits"], row["nll_mc30" if drawn else "nll"], strict=True)
-    return {split: value for split, value in values if value is not None}
+    values = zip(_runs(row), row["nll_mc30" if drawn else "nll"], strict=True)
+    return {run: value for run, value in values if value is not None}
 
 
 def paired_p(differences: Sequence[float]) -> float | None:

@@ -69,12 +69,14 @@ class CellNet(nn.Module):
 
 
 class _Average(nn.AvgPool2d):
-    """Of contiguous maps: in channels last torch's gradients of padded averages are wrong on CUDA (issue 188344)."""
+    """On CUDA of contiguous maps: in channels last, padded averages have wrong gradients there (torch issue 188344)."""
 
     def forward(self, input: Tensor) -> Tensor:
         """The average around each pixel."""
-        # Not contiguous(), to which maps of one channel are so in either order.
-        return super().forward(input.clone(memory_format=torch.contiguous_format))
+        if input.is_cuda:
+            # Not contiguous(), to which maps of one channel are so in either order.
+            input = input.clone(memory_format=torch.contiguous_format)
+        return super().forward(input)
 
 
 def _activation(name: Activation) -> nn.Module:

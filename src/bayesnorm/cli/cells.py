@@ -61,8 +61,8 @@ def _rows(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _named(method: str, apart: dict[str, Any]) -> str:
-    """A method, with the settings that tell its rows apart on lines of their own."""
-    return "\n".join([method, *(f"  {name}={value}" for name, value in apart.items())])
+    """A method, with the settings that tell its rows apart on lines of their own; epochs have a column."""
+    return "\n".join([method, *(f"  {name}={value}" for name, value in apart.items() if name != "epochs")])
 
 
 def _mean(values: Sequence[float | None], form: str) -> str:
@@ -81,7 +81,8 @@ def _comparisons(rows: Sequence[dict[str, Any]]) -> Table:
     for single, best in zip(rows[::2], rows[1::2], strict=True):
         if single["p"] is None or best["p"] is None:
             continue
-        pair = _named(single["method"], single["apart"]), _named(single["than"], single["than_apart"])
+        theirs = {name: value for name, value in single["than_apart"].items() if single["apart"].get(name) != value}
+        pair = _named(single["method"], single["apart"]), _named(single["than"], theirs)
         splits = ",".join(str(split) for split in single["splits"])
         numbers = [word for row in (single, best) for word in (f"{row['difference']:+.4f}", f"{row['p']:.3g}")]
         made.add_row(*pair, splits, str(single["epochs"]), *numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,10 +51,9 @@ def _rows(rows: Sequence[dict[str, Any]]) -> Table:
     for name in ("method", "splits", "epochs", *[title for title, _ in SHOWN.values()]):
         made.add_column(name, justify="left" if name in ("method", "splits") else "right", no_wrap=True)
     for row in rows:
-        splits = ",".join(str(split) for split in row["splits"])
         made.add_row(
             _named(row["method"], row["apart"]),
-            splits,
+            _splits(row["splits"]),
             str(row["epochs"]),
             *[_mean(row[k], form) for k, (_, form) in SHOWN.items()],
         )
@@ -63,6 +63,16 @@ def _rows(rows: Sequence[dict[str, Any]]) -> Table:
 def _named(method: str, apart: dict[str, Any]) -> str:
     """A method, with the settings that tell its rows apart on lines of their own; epochs have a column."""
     return "\n".join([method, *(f"  {name}={value}" for name, value in apart.items() if name != "epochs")])
+
+
+def _splits(splits: Sequence[int | str]) -> str:
+    """Each once, with the number of its seeds where there are several.
+
+    >>> _splits([0, 1, 1])
+    '0,1 x2'
+    """
+    counts = Counter(splits)
+    return ",".join(f"{split} x{count}" if count > 1 else str(split) for split, count in counts.items())
 
 
 def _mean(values: Sequence[float | None], form: str) -> str:
@@ -83,7 +93,6 @@ def _comparisons(rows: Sequence[dict[str, Any]]) -> Table:
             continue
         theirs = {name: value for name, value in single["than_apart"].items() if single["apart"].get(name) != value}
         pair = _named(single["method"], single["apart"]), _named(single["than"], theirs)
-        splits = ",".join(str(split) for split in single["splits"])
         numbers = [word for row in (single, best) for word in (f"{row['difference']:+.4f}", f"{row['p']:.3g}")]
-        made.add_row(*pair, splits, str(single["epochs"]), *numbers)
+        made.add_row(*pair, _splits(single["splits"]), str(single["epochs"]), *numbers)
     return made

@@ -14,7 +14,7 @@ from bayesnorm.data.augment import Augment
 from bayesnorm.errors import DivergedError, RunError, StoppedError
 from bayesnorm.train import Config, find_lr, fit
 from bayesnorm.train.events import EpochEnded, Saved, Started, Stepped, Tried
-from bayesnorm.train.session import ON_DEVICE, Session
+from bayesnorm.train.snapshot import ON_DEVICE, taken
 
 QUICK = Config(epochs=3, batch=16, lr=0.02)
 
@@ -135,21 +135,25 @@ def test_a_stopped_run_goes_on_to_the_same_end(make, stop, tmp_path):
 @pytest.mark.parametrize("begun_on_a_gpu", [True, False])
 def test_a_run_goes_on_on_another_kind_of_device(begun_on_a_gpu, tmp_path, monkeypatch):
     """Of all that a checkpoint holds, only the generator of a GPU is not there on a CPU."""
-    tensors, data = Session._tensors, made_up()
+    data = made_up()
 
-    def as_on_a_gpu(session, trainer):
-        return {**tensors(session, trainer), ON_DEVICE: torch.zeros(16, dtype=torch.uint8)}
+    def as_on_a_gpu(trainer):
+        return {**taken(trainer), ON_DEVICE: torch.zeros(16, dtype=torch.uint8)}
+
+    def use(what):
+        for place in ("session", "snapshot"):
+            monkeypatch.setattr(f"bayesnorm.train.{place}.taken", what)
 
     def halt(event):
         if isinstance(event, Stepped) and event.step == 4:
             signal.raise_signal(signal.SIGTERM)
 
     expected = fit(network("batch", "bayes"), data, QUICK)
-    first, then = (as_on_a_gpu, tensors) if begun_on_a_gpu else (tensors, as_on_a_gpu)
-    monkeypatch.setattr(Session, "_tensors", first)
+    first, then = (as_on_a_gpu, taken) if begun_on_a_gpu else (taken, as_on_a_gpu)
+    use(first)
     with pytest.raises(StoppedError):
         fit(network("batch", "bayes"), data, QUICK, out=tmp_path, callbacks=[halt])
-    monkeypatch.setattr(Session, "_tensors", then)
+    use(then)
     run = fit(network("batch", "bayes"), data, QUICK, out=tmp_path, resume=True)
     assert same(state(run.net), state(expected.net))
     assert run.history == expected.history
@@ -381,7 +385,7 @@ def test_a_stop_during_the_search_keeps_its_trials(tmp_path):
         if isinstance(event, Tried) and event.trial == 2:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(StoppedError, match="during the learning-rate search, whose finished trials are kept") as caught:
+    with pytest.raises(StoppedError, match="during the learning-rate search, whose trials are kept") as caught:
         fit(network("weight"), made_up(), SEARCH, out=tmp_path, callbacks=[halt])
     assert caught.value.exit_code == 130
     assert len(json.loads((tmp_path / "lr_search.json").read_text())["trials"]) == 2

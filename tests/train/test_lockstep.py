@@ -43,9 +43,12 @@ def told(lengths, stopping=lambda: False, **options):
     def diverged(name, error):
         story.append(f"{name}: {error}")
 
+    def stopped(name, trainer):
+        story.append(f"stopped {name} after {trainer.taken}")
+
     raised = None
     try:
-        drained(stepping(trainers, turns, lambda name, t: t.taken < lengths[name], diverged, stopping))
+        drained(stepping(trainers, turns, lambda name, t: t.taken < lengths[name], diverged, stopping, stopped))
     except Exception as error:
         raised = type(error)
     return story, trainers, raised
@@ -76,8 +79,11 @@ def test_a_wish_to_stop_lets_the_steps_that_were_begun_end():
         asked.append(None)
         return len(asked) == 1
 
-    story, left, error = told({"a": 5, "b": 5}, stopping)
-    assert story == ["begin a", "begin b", "step a", "step b", "release a", "release b"]
+    story, left, error = told({"a": 5, "b": 5, "c": 1}, stopping)
+    assert story == [
+        *("begin a", "begin b", "begin c", "step a", "step b", "step c", "release c"),
+        *("stopped a after 1", "stopped b after 1", "release a", "release b"),
+    ]
     assert (left, error) == ({}, InterruptedError)
 
 

@@ -28,7 +28,7 @@ class Fake:
     """A trainer of three steps an epoch whose loss is a function of its learning rate; where infinite, it diverges."""
 
     def __init__(self, lr, loss):
-        self.lr, self.loss = lr, loss
+        self.lr, self.loss, self.world = lr, loss, ALONE
         self.batches, self.epoch, self.batch = range(3), 0, 0
         self.sums = {"count": 1.0, "nll": loss}
         self.released = False

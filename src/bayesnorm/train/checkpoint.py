@@ -42,7 +42,7 @@ class Checkpoint:
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint, complete or not at all, and forget the generations before the last two."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     before = latest(folder)
     # A number of its own, never an old name: the manifest of that name would vouch for tensors that are being replaced.
     name = f"save-{1 if before is None else int(before.stem.removeprefix('save-')) + 1:06d}"

@@ -83,6 +83,7 @@ def stepping(
     stepped: Callable[[Name, Trainer], bool],
     diverged: Callable[[Name, DivergedError], None],
     stopping: Callable[[], bool] = lambda: False,
+    stopped: Callable[[Name, Trainer], None] = lambda name, trainer: None,
 ) -> Pieces[None]:
     """Begin the steps of all, then look at each: while one is looked at, those of the others go on.
 
@@ -92,6 +93,7 @@ def stepping(
         stepped: called when a trainer has taken its steps, in its turn; returns whether it goes on.
         diverged: called when a trainer leaves because it diverged, in its turn.
         stopping: asked at every step whether to stop.
+        stopped: called with each trainer that is left when they stop, in its turn.
 
     Raises:
         InterruptedError: some process wanted to stop; whatever had begun was finished first.
@@ -105,6 +107,9 @@ def stepping(
             yield True
             wishes = [_look(name, trainers, turns[name], stepped, diverged, stopping) for name in list(trainers)]
             if any(wishes):
+                for name, trainer in trainers.items():
+                    with turns[name]:
+                        stopped(name, trainer)
                 raise InterruptedError
     finally:
         for name in list(trainers):

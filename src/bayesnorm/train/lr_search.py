@@ -20,6 +20,7 @@ from .events import Callback, Tried, Trying
 from .fused.dock import Dock
 from .lockstep import Pieces, Turn, stepping
 from .optimizer import Schedule
+from .shelf import Shelf
 from .trainer import Trainer
 from .world import World
 
@@ -69,6 +70,7 @@ def searching(
     emit: Callback = lambda event: None,
     stopping: Callable[[], bool] = lambda: False,
     dock: Dock | None = None,
+    shelf: Shelf | None = None,
 ) -> Pieces[LrSearch]:
     """Section search over log10 lr, ``TOGETHER`` trials a round: between the bounds, then closer around the best.
 
@@ -82,7 +84,9 @@ def searching(
         emit: called with the steps of the trials, and with each trial that is over.
         stopping: asked at every step whether to stop; if so, ``InterruptedError`` is raised.
         dock: where the trials meet those of other searches; None: each other only.
+        shelf: where trials that have not ended are kept; None: nowhere.
     """
+    shelf = shelf or Shelf(None, config)
     places: list[float] = []
     trials: dict[int, Trial] = {}
 
@@ -90,6 +94,7 @@ def searching(
         trials[number] = trial
         if trial not in known:
             tried(LrSearch(tuple(trials[n] for n in sorted(trials))))
+        shelf.drop(number)
         emit(Tried(number, config.lr_trials, trial.lr, trial.loss))
 
     while len(places) < config.lr_trials:
@@ -103,7 +108,9 @@ def searching(
                 del rates[number]
                 over(number, before[0])
         for group in _groups(rates, _at_once(world)):
-            yield from _train(net, data, config, world, group, over, emit, stopping, Dock() if dock is None else dock)
+            dock = Dock() if dock is None else dock
+            yield from _train(net, data, config, world, group, over, emit, stopping, dock, shelf)
+    shelf.clear()
     found = LrSearch(tuple(trials[number] for number in sorted(trials)))
     if not any(math.isfinite(trial.loss) for trial in found.trials):
         raise DivergedError(
@@ -163,6 +170,7 @@ def _train(
     emit: Callback,
     stopping: Callable[[], bool],
     dock: Dock,
+    shelf: Shelf,
 ) -> Pieces[None]:
     """Trials side by side, by number; ``over`` is called with each when it ends."""
 
@@ -175,7 +183,9 @@ def _train(
             trainer.next_epoch()
             if trainer.epoch == config.lr_epochs:
                 over(number, Trial(rates[number], loss))
-        return trainer.epoch < config.lr_epochs
+                return False
+        shelf.stepped(number, trainer)
+        return True
 
     def diverged(number: int, error: DivergedError) -> None:
         over(number, Trial(rates[number], math.inf))
@@ -188,7 +198,8 @@ def _train(
             trainers[number] = make_trainer(copy.deepcopy(net), data, config.trial, lr, world, dock)
             _check_warmup(config, len(trainers[number].batches))
             _check_peak(config, len(trainers[number].batches))
-    yield from stepping(trainers, turns, stepped, diverged, stopping)
+            shelf.resume(number, trainers[number])
+    yield from stepping(trainers, turns, stepped, diverged, stopping, shelf.keep)
 
 
 def _check_warmup(config: Config, steps: int) -> None:

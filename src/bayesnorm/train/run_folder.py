@@ -6,6 +6,7 @@
     metrics.jsonl      a line per epoch; the same lines for the same run, so no times
     events.jsonl       starts, stops, their times and the seconds between
     lr_search.json     trials of the learning-rate search
+    trials/            those that have not ended
     checkpoints/       the last two
     result.json        how it ended: finished or diverged
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -31,8 +33,10 @@ from .config import OPERATIONAL
 from .durable import DamagedError
 from .events import Record
 
+TRIALS = "trials"
+"""Folder of the trials of the learning-rate search that have not ended."""
 OURS = {
-    *("config.json", "metrics.jsonl", "events.jsonl", "lr_search.json", "checkpoints", "result.json", ".lock"),
+    *("config.json", "metrics.jsonl", "events.jsonl", "lr_search.json", TRIALS, "checkpoints", "result.json", ".lock"),
     *("evaluation-train.json", "evaluation-val.json", "evaluation-test.json"),
     *("examples-test.json", "robustness-test.json", "baselines-test.json"),
     *("bn-noise.json", "bn-scaling.json", "figures", "tensorboard"),
@@ -112,6 +116,7 @@ class RunFolder:
         """Write the configuration; from now on the folder belongs to this run."""
         durable.sweep(self.path)
         checkpoint.clean(self.checkpoints)
+        shutil.rmtree(self.path / TRIALS, ignore_errors=True)
         for path in (*self.path.glob("*.jsonl"), *self.path.glob("*.json")):
             path.unlink()
         self._about = about

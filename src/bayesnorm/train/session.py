@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..data.base import Data
 from ..errors import DivergedError, RunError, StoppedError
@@ -23,16 +23,17 @@ from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped
 from .fused.dock import Dock
 from .lockstep import Pieces, drained
 from .lr_search import LrSearch, Trial, as_json, from_json, searching
+from .pace import Pace
 from .run import Run
 from .run_folder import RunFolder, same
+from .shelf import Shelf
 from .signals import Stop
-from .state import digest, fill_, signature
+from .snapshot import put_back, taken
+from .state import digest, signature
 from .trainer import Trainer
 from .world import World
 
 Result = TypeVar("Result")
-ON_DEVICE = "generator.cuda"
-"""Of a checkpoint, the state of the generator on the device, if that has one."""
 
 
 @dataclass
@@ -67,9 +68,11 @@ class Session:
     dock: Dock | None = None
     history: list[Record] = field(default_factory=list)
     search: LrSearch | None = None
-    saved_at: float = field(default_factory=time.monotonic)
     spent: float = 0.0
     noted: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.config)
 
     @property
     def disk(self) -> RunFolder | None:
@@ -103,7 +106,7 @@ class Session:
         lr = yield from self._learning_rate(stored)
         torch.manual_seed(self.config.seed)  # whatever the search has drawn
         trainer = make_trainer(self.net, self.data, self.config, lr, self.world, self.dock)
-        self._restore(trainer, stored)
+        put_back(trainer, stored)
         result = self.disk.result() if self.disk else None
         if result is not None and result["steps"] != trainer.step_count:
             result = None  # the end was reached, but its checkpoint is damaged
@@ -201,10 +204,13 @@ class Session:
                 self._note_time()
 
         training = (self.net, self.data, self.config, self.world)
+        shelf = Shelf(self.disk, self.config, self._note_time)
         try:
-            self.search = yield from searching(*training, known, tried, self._emit, self._wants_to_stop, self.dock)
+            self.search = yield from searching(
+                *training, known, tried, self._emit, self._wants_to_stop, self.dock, shelf
+            )
         except InterruptedError:
-            raise self._stopped("during the learning-rate search, whose finished trials are kept") from None
+            raise self._stopped("during the learning-rate search, whose trials are kept") from None
         except DivergedError as error:
             if self.disk is not None:
                 self.disk.finish({"state": "diverged", "message": str(error), "step": 0, "lr": None})
@@ -219,34 +225,6 @@ class Session:
         self.world.share([values])
         return tuple(Trial(*row) for row in values.tolist()[:count])
 
-    def _restore(self, trainer: Trainer, stored: Checkpoint | None) -> None:
-        """Put everything as it was at the checkpoint, in all processes."""
-        tensors = self._tensors(trainer)
-        if stored is not None:
-            # What was drawn on a device means nothing to another kind of device, where a run may well go on.
-            values = {name: value for name, value in stored.tensors.items() if name in tensors or name != ON_DEVICE}
-            fill_(tensors, {ON_DEVICE: tensors[ON_DEVICE], **values} if ON_DEVICE in tensors else values)
-            trainer.load_counters(stored.counters)
-            stored.tensors.clear()
-        if self.world.size > 1:
-            self.world.share(tensors.values())
-            numbers = torch.tensor([trainer.epoch, trainer.batch, *trainer.sums.values()], dtype=torch.float64)
-            self.world.share([numbers])
-            epoch, batch, *sums = numbers.tolist()
-            trainer.load_counters(
-                {"epoch": int(epoch), "batch": int(batch), "sums": dict(zip(trainer.sums, sums, strict=True))}
-            )
-        torch.set_rng_state(tensors["generator.cpu"])
-        if self.world.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors[ON_DEVICE], self.world.device)
-
-    def _tensors(self, trainer: Trainer) -> dict[str, Tensor]:
-        """Everything that a checkpoint holds."""
-        tensors = {**trainer.tensors(), "generator.cpu": torch.get_rng_state()}
-        if self.world.device.type == "cuda":
-            tensors[ON_DEVICE] = torch.cuda.get_rng_state(self.world.device)
-        return tensors
-
     def _train(self, trainer: Trainer) -> Pieces[None]:
         steps, epochs = len(trainer.batches), self.config.epochs
         self._emit(Started(self.net, trainer.lr, trainer.step_count, trainer.epoch, epochs, steps))
@@ -258,7 +236,7 @@ class Session:
                 yield True
                 stopping = self._step(trainer)
                 self._emit(Stepped(trainer.step_count, trainer.running_loss))
-                if stopping or (trainer.batch < steps and self._due(trainer)):
+                if stopping or (trainer.batch < steps and self.pace.due(trainer.step_count)):
                     self._save(trainer)
             if stopping:
                 raise self._stopped(f"after step {trainer.step_count}")
@@ -269,7 +247,7 @@ class Session:
                 self.disk.append(record)
             self._emit(EpochEnded(self.net, record))
             stopping = float(self.world.total(torch.tensor([float(self._wants_to_stop())]))) > 0
-            if stopping or self._due(trainer) or trainer.epoch == epochs:
+            if stopping or self.pace.due(trainer.step_count) or trainer.epoch == epochs:
                 self._save(trainer)
             if stopping:
                 raise self._stopped(f"after step {trainer.step_count}")
@@ -304,20 +282,15 @@ class Session:
         if self.spent - self.noted >= self.config.checkpoint_seconds > 0:
             self._note("time")
 
-    def _due(self, trainer: Trainer) -> bool:
-        every = self.config.checkpoint_steps
-        late = time.monotonic() - self.saved_at >= self.config.checkpoint_seconds
-        return late or (every is not None and trainer.step_count % every == 0)
-
     def _save(self, trainer: Trainer) -> None:
-        self.saved_at = time.monotonic()
+        self.pace.saved()
         if self.disk is not None:
             counters = {
                 **trainer.counters(),
                 "lr": trainer.lr,
                 "trials": as_json(self.search.trials) if self.search else None,
             }
-            path = self.disk.save(trainer.step_count, counters, self._tensors(trainer), self.history)
+            path = self.disk.save(trainer.step_count, counters, taken(trainer), self.history)
             self._note_time()
             self._emit(Saved(trainer.step_count, path))
 

@@ -52,8 +52,8 @@ def broadcast(mean: Tensor, var: Tensor) -> Pair:
     return mean.expand(size), var.expand(size)
 
 
-def _std(var: Tensor) -> Tensor:
-    # The clamp cuts the gradient at v = 0, where that of the root is infinite.
+def safe_std(var: Tensor) -> Tensor:
+    """Root of a variance, whose gradient at 0 is 0 in place of infinite."""
     return var.clamp_min(max(_TINY, torch.finfo(var.dtype).tiny)).sqrt()
 
 
@@ -68,7 +68,7 @@ def _pdf(a: Tensor) -> Tensor:
 
 def positive_part(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``E[max(x, 0)]``, ``Phi(a)`` and ``h(a) h(-a)``: all a kink at 0 needs, free of cancellation for every ``a``."""
-    std = _std(var)
+    std = safe_std(var)
     a = (mean / std).clamp(-_FAR, _FAR)
     cdf, pdf = _cdf(a), _pdf(a)
     h = a * cdf + pdf
@@ -183,7 +183,7 @@ def hardswish(mean: Tensor, var: Tensor) -> Pair:
 
 def _negative_exp(mean: Tensor, var: Tensor, rate: float) -> Tensor:
     """``E[exp(rate x); x < 0] = exp(rate m + rate^2 v / 2) Phi(-t)``, ``t = a + rate sqrt(v)``."""
-    std = _std(var)
+    std = safe_std(var)
     a = mean / std
     t = a + rate * std
     # For t > 0 the exponential overflows while Phi(-t) vanishes; their product is phi(a) times the Mills ratio of t.
@@ -278,6 +278,6 @@ def _quadrature(mean: Tensor, var: Tensor, f: Callable[[Tensor], Tensor], nodes:
     step = 2 * _REACH / (nodes - 1)
     z = torch.arange(nodes, device=mean.device, dtype=mean.dtype) * step - _REACH
     weight = _pdf(z) * step
-    y = f(mean.unsqueeze(-1) + _std(var).unsqueeze(-1) * z)
+    y = f(mean.unsqueeze(-1) + safe_std(var).unsqueeze(-1) * z)
     new_mean = (y * weight).sum(-1)
     return new_mean, ((y - new_mean.unsqueeze(-1)).square() * weight).sum(-1)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import gaussian, several
+from . import gaussian, maxima
 from .core import Moments, register
 from .shape import aligned, full
 
@@ -130,7 +130,7 @@ def maximum(input: Operand, other: Operand) -> Moments:
     if input is other:
         return input
     other = as_moments(other, input)
-    return Moments(*several.maximum(input.mean, input.var, other.mean, other.var))
+    return Moments(*maxima.maximum(input.mean, input.var, other.mean, other.var))
 
 
 @register(torch.minimum, "minimum")
@@ -175,9 +175,9 @@ def amax(input: Moments, dim: Dims = (), keepdim: bool = False) -> Moments:
         if mean.shape[axis] == var.shape[axis] == 1:
             constant *= size[axis]
         else:
-            pair = several.maximum_over(full(mean, size, [axis]), full(var, size, [axis]), axis)
+            pair = maxima.maximum_over(full(mean, size, [axis]), full(var, size, [axis]), axis)
             mean, var = pair[0].unsqueeze(axis), pair[1].unsqueeze(axis)
-    mean, var = several.maximum_of(mean, var, constant)
+    mean, var = maxima.maximum_of(mean, var, constant)
     return Moments(mean, var) if keepdim else Moments(mean.squeeze(axes), var.squeeze(axes))
 
 

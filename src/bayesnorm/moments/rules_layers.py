@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import several
+from . import maxima
 from .core import Moments, register
 from .linear import linear_moments
 from .shape import aligned, full, over_space
@@ -204,7 +204,7 @@ def avg_pool(
 @register(F.max_pool1d, F.max_pool2d, F.max_pool3d, torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)
 def max_pool(input: Moments, kernel_size: Axes, *_: Any, **__: Any) -> Moments:
     """Maximum of n independents."""
-    return Moments(*several.maximum_of(*over_space(input), _window(kernel_size, _pooled_axes(input))))
+    return Moments(*maxima.maximum_of(*over_space(input), _window(kernel_size, _pooled_axes(input))))
 
 
 @register(F.max_pool1d_with_indices, F.max_pool2d_with_indices, F.max_pool3d_with_indices)
@@ -233,7 +233,7 @@ def adaptive_avg_pool(input: Moments, output_size: Any) -> Moments:
 def adaptive_max_pool(input: Moments, output_size: Any, *_: Any, **__: Any) -> Moments:
     """Maximum over bins, of their mean size."""
     n = math.prod([sum(bins) / len(bins) for bins in _bins(input, output_size)])
-    return Moments(*several.maximum_of(*over_space(input), round(n)))
+    return Moments(*maxima.maximum_of(*over_space(input), round(n)))
 
 
 @register(F.interpolate, F.upsample, F.upsample_nearest, F.upsample_bilinear)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import gaussian, several
+from . import gaussian, softmaxes
 from .core import Moments, Target, elementwise, register
 from .shape import aligned, chunk, full
 
@@ -176,13 +176,12 @@ def glu(input: Moments, dim: int = -1) -> Moments:
 
 @register(F.softmax, torch.softmax, torch.special.softmax, "softmax")
 def softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Moments:
-    """Softmax over an axis; entries that are all alike give ``1 / n`` each."""
+    """Softmax over an axis."""
     mean, var, size = aligned(input)
     dim = _axis(dim, len(size))
-    n = size[dim]
-    if mean.shape[dim] == var.shape[dim] == 1 < n:
-        return Moments(torch.full_like(mean, 1 / n), var * ((1 - 1 / n) / n**2))
-    return Moments(*several.softmax(full(mean, size, [dim]), full(var, size, [dim]), dim))
+    if mean.shape[dim] == var.shape[dim] == 1:
+        return Moments(*softmaxes.softmax(mean, var, dim, size[dim]))
+    return Moments(*softmaxes.softmax(full(mean, size, [dim]), full(var, size, [dim]), dim))
 
 
 @register(F.log_softmax, torch.log_softmax, torch.special.log_softmax, "log_softmax")
@@ -190,7 +189,7 @@ def log_softmax(input: Moments, dim: int | None = None, _stacklevel: int = 3, dt
     """Log-softmax over an axis."""
     mean, var, size = aligned(input)
     dim = _axis(dim, len(size))
-    return Moments(*several.log_softmax(full(mean, size, [dim]), full(var, size, [dim]), dim))
+    return Moments(*softmaxes.log_softmax(full(mean, size, [dim]), full(var, size, [dim]), dim))
 
 
 def _axis(dim: int | None, rank: int) -> int:

@@ -114,6 +114,27 @@ def test_who_comes_later_joins_the_others(tmp_path, runs):
         assert (together[name].search, together[name].result) == (alone.search, alone.result)
 
 
+def test_who_was_stopped_at_another_place_is_together_with_the_others_again(tmp_path, runs):
+    """Else they would ask for other steps than the others for ever."""
+    data, more = images(), {"lr": 1e-3, "checkpoint_steps": 1}
+    whole = fit_fleet(members(tmp_path / "whole", data, **more))
+
+    class InterruptError(Exception):
+        pass
+
+    def interrupt(event):
+        if type(event).__name__ == "Saved":
+            raise InterruptError
+
+    one = members(tmp_path / "parts", data, **more)["0"]
+    with pytest.raises(InterruptError):
+        fit(one.net, data, one.config, out=one.out, callbacks=[interrupt])
+    runs.clear()
+    together = fit_fleet(members(tmp_path / "parts", data, **more), resume=True)
+    assert runs == [1, 3, 3, 2, 2]
+    assert {name: run.result for name, run in together.items()} == {name: run.result for name, run in whole.items()}
+
+
 def test_training_does_not_depend_on_which_epochs_are_measured(tmp_path):
     data, more = images(), {"epochs": 3, "batch": 2, "lr": 1e-3, "engine": "fused", "checkpoint_steps": 1}
     whole = fit(net(), data, Config(**more))

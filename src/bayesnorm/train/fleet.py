@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +19,14 @@ from ._fit import check_trainable
 from .config import Config
 from .events import Callback
 from .fused.dock import Dock
+from .fused.trainer import FusedTrainer
 from .lockstep import Turn
 from .numerics import numerics
 from .run import Run
 from .run_folder import RunFolder
 from .session import Session
 from .signals import caught
+from .trainer import Trainer
 from .world import World
 
 SHARED = ("precision", "deterministic")
@@ -99,9 +101,10 @@ def fit_fleet(
         begun = dict.fromkeys(members, False)
         while running:
             present, start = list(running), time.monotonic()
+            held = () if stop.wanted else behind({name: sessions[name].trainer for name in running})
             # All begin their steps, then all are looked at.
             for phase in (False, True):
-                for name in [name for name in running if begun[name] is phase]:
+                for name in [name for name in running if begun[name] is phase and name not in held]:
                     try:
                         with turns[name]:
                             begun[name] = next(running[name])
@@ -121,6 +124,19 @@ def fit_fleet(
     if failed:
         raise failed[0]
     return {name: results[name] for name in members}
+
+
+def behind(trainers: Mapping[str, Trainer | None]) -> set[str]:
+    """Those who wait, as others that could share their kernels have more of the epoch behind them.
+
+    Runs that were stopped at different places come together so: at the latest at the end of that epoch all ask for the
+    same steps again, and do for ever.
+    """
+    fused = {name: trainer for name, trainer in trainers.items() if isinstance(trainer, FusedTrainer)}
+    first: dict[Hashable, int] = {}
+    for trainer in fused.values():
+        first[trainer.form] = max(first.get(trainer.form, 0), trainer.batch)
+    return {name for name, trainer in fused.items() if trainer.batch < first[trainer.form]}
 
 
 def _check(members: Mapping[str, Member]) -> torch.device:

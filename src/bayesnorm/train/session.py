@@ -52,8 +52,8 @@ class Session:
         folder: of the run; None writes nothing.
         dock: where the trainers of a fleet meet.
 
-    ``history`` and ``search`` are filled on the way; ``spent`` are the seconds that it took so far, of several runs on
-    one device its share of them.
+    ``history`` and ``search`` are filled on the way; ``trainer`` is the one of the run itself, while it trains;
+    ``spent`` are the seconds that it took so far, of several runs on one device its share of them.
     """
 
     net: nn.Module
@@ -68,6 +68,7 @@ class Session:
     dock: Dock | None = None
     history: list[Record] = field(default_factory=list)
     search: LrSearch | None = None
+    trainer: Trainer | None = None
     spent: float = 0.0
     noted: float = 0.0
 
@@ -105,7 +106,7 @@ class Session:
         yield False  # of a fleet, all enter before one is trained
         lr = yield from self._learning_rate(stored)
         torch.manual_seed(self.config.seed)  # whatever the search has drawn
-        trainer = make_trainer(self.net, self.data, self.config, lr, self.world, self.dock)
+        trainer = self.trainer = make_trainer(self.net, self.data, self.config, lr, self.world, self.dock)
         put_back(trainer, stored)
         result = self.disk.result() if self.disk else None
         if result is not None and result["steps"] != trainer.step_count:
@@ -115,6 +116,7 @@ class Session:
                 yield from self._train(trainer)
                 result = self._finish(trainer)
         finally:
+            self.trainer = None
             trainer.release()
         self.net.eval()
         path = None if self.folder is None else self.folder.path

@@ -45,6 +45,19 @@ def test_a_terminal_shows_epoch_loss_validation_and_speed(monkeypatch):
     assert "\x1b[" in text, "it is drawn over"
 
 
+def test_a_log_says_how_many_minutes_are_left(monkeypatch):
+    """At the pace of this process: epochs 3 and 4 of 10 took 70 seconds."""
+    clock = iter([0.0, 100.0, 135.0, 170.0, 205.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    ended = [EpochEnded(NET, record(epoch)) for epoch in (3, 4, 10)]
+    lines = output([start(epochs=10, step=20), *ended], False, "batch").splitlines()
+    assert lines[1:] == [
+        "batch: epoch 3/10 loss 1.5000 | val 87.50 %, NLL 0.2500 | 4 min left",
+        "batch: epoch 4/10 loss 1.5000 | val 87.50 %, NLL 0.2500 | 4 min left",
+        "batch: epoch 10/10 loss 1.5000 | val 87.50 %, NLL 0.2500",
+    ]
+
+
 def test_the_speed_of_a_resumed_run_counts_its_own_steps(monkeypatch):
     clock = iter([0.0, 0.0, *[float(i) for i in range(1, 9)]])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))

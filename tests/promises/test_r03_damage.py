@@ -125,6 +125,31 @@ def test_events_may_be_anything(command: Commands, reference: Path, interrupted:
     assert_same(folder, reference)
 
 
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        (["save-*"], "had been saved at step 3, but its checkpoints are gone"),
+        (["save-*.safetensors", "save-*.json"], "had been saved at step 3, but its checkpoints are gone"),
+        (["save-*.json"], "save-000003.safetensors cannot be used without save-000003.json"),
+    ],
+)
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
+    command: Commands, reference: Path, interrupted: Path, copy: Copy, gone: list[str], said: str
+) -> None:
+    """As when not all files were copied to another machine: what is left is not touched, and what is missing works."""
+    folder, kept = copy(interrupted), interrupted / "checkpoints"
+    for path in {path for pattern in gone for path in (folder / "checkpoints").glob(pattern)}:
+        path.unlink()
+    before = tree(folder)
+    done = command(*TRAIN, "--out", folder, "--resume")
+    assert (done.status, tree(folder)) == (1, before)
+    assert said in done.error
+    for path in kept.iterdir():
+        (folder / "checkpoints" / path.name).write_bytes(path.read_bytes())
+    assert command(*TRAIN, "--out", folder, "--resume").status == 0
+    assert_same(folder, reference)
+
+
 @pytest.mark.parametrize("kinds", [("json", "safetensors"), ("safetensors", "json")])
 def test_no_generation_is_intact(
     command: Commands, searched: Path, interrupted: Path, copy: Copy, kinds: tuple[str, str]

@@ -74,11 +74,12 @@ class _Live:
 
 
 class _Lines:
-    """A line per trial and per epoch; of many epochs about 50."""
+    """A line per trial and per epoch, with the time left where that is minutes; of many epochs about 50."""
 
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, f"{title}: " if title else ""
         self.every = self.epochs = 1
+        self.first, self.begin = 0, time.monotonic()
         self.validation = ""
 
     def __call__(self, event: Event) -> None:
@@ -86,6 +87,7 @@ class _Lines:
             line = f"learning rate {event.lr:.3g} ({event.trial}/{event.trials}): loss {event.loss:.4f}"
         elif isinstance(event, Started):
             self.every, self.epochs = max(1, event.epochs // 50), event.epochs
+            self.first, self.begin = event.epoch, time.monotonic()
             line = f"{event.epochs} epochs of {event.steps_per_epoch} steps, learning rate {event.lr:.3g}"
             line += f", from step {event.step}" if event.step else ""
         elif isinstance(event, EpochEnded):
@@ -94,9 +96,16 @@ class _Lines:
             if not self._shows(record["epoch"]):
                 return
             line = f"epoch {record['epoch']}/{self.epochs} loss {record['train_loss']:.4f}{self.validation}"
+            line += self._left(record["epoch"])
         else:
             return
         self.console.print(self.title + line, highlight=False, soft_wrap=True)
+
+    def _left(self, epoch: int) -> str:
+        """At the pace since the start, to the minute."""
+        seconds = (time.monotonic() - self.begin) / max(1, epoch - self.first) * (self.epochs - epoch)
+        minutes = round(seconds / 60)
+        return f" | {minutes} min left" if minutes else ""
 
     def _shows(self, epoch: int) -> bool:
         return epoch % self.every == 0 or epoch == self.epochs

@@ -92,6 +92,12 @@ def latest(folder: Path) -> Path | None:
     return next(iter(_manifests(folder)), None)
 
 
+def orphan(folder: Path) -> Path | None:
+    """Tensors without a manifest that no interrupted save explains: there had been others, and there are none."""
+    found = sorted(folder.glob("save-*.safetensors"))
+    return found[-1] if found and latest(folder) is None and found[-1].stem != "save-000001" else None
+
+
 def clean(folder: Path, used: Path | None = None) -> None:
     """Remove what an interrupted save left, temporary files and tensors without a manifest.
 

@@ -4,7 +4,7 @@
 
     config.json        what is trained, how, and on what machine; written before step 0
     metrics.jsonl      a line per epoch; the same lines for the same run, so no times
-    events.jsonl       starts, stops, their times and the seconds between
+    events.jsonl       starts, first saves, stops, their times and the seconds between
     lr_search.json     trials of the learning-rate search
     trials/            those that have not ended
     checkpoints/       the last two
@@ -138,6 +138,16 @@ class RunFolder:
                 warnings.warn(f"{error}; restored from the checkpoint of step {found.step}", stacklevel=2)
             return found.about
 
+    def refuse_lost(self) -> None:
+        """RunError if a run without a checkpoint had some: it would begin anew, and what is left of it be removed."""
+        again = f"or delete {self.path} to begin anew"
+        orphan = checkpoint.orphan(self.checkpoints)
+        if orphan is not None:
+            raise RunError(f"{orphan} cannot be used without {orphan.with_suffix('.json').name}: put it back, {again}")
+        step = max((int(event["step"]) for event in self._events() if _tells_saved(event)), default=0)
+        if step and self.lines():
+            raise RunError(f"{self.path} had been saved at step {step}, but its checkpoints are gone: put them back, {again}")
+
     def take_up(self, about: dict[str, Any], found: tuple[Checkpoint, list[Record]] | None) -> None:
         """Make the folder what it was at a checkpoint; ``about`` is its configuration.
 
@@ -214,12 +224,20 @@ class RunFolder:
 
     def seconds(self) -> float:
         """Time that the run has taken so far, of a device that it had with others its share; damaged lines count 0."""
-        path = self.path / "events.jsonl"
         found = 0.0
-        for line in path.read_bytes().splitlines() if path.exists() else []:
-            with contextlib.suppress(ValueError, TypeError, AttributeError):
-                found += float(json.loads(line).get("seconds", 0.0))
+        for event in self._events():
+            with contextlib.suppress(ValueError, TypeError):
+                found += float(event.get("seconds", 0.0))
         return found
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        """The diary, without damaged lines."""
+        path = self.path / "events.jsonl"
+        for line in path.read_bytes().splitlines() if path.exists() else []:
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    yield event
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write how the run ended."""
@@ -284,6 +302,11 @@ class RunFolder:
         """In words, for messages."""
         found = checkpoint.latest(self.checkpoints)
         return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
+
+
+def _tells_saved(event: dict[str, Any]) -> bool:
+    """Whether the diary says so that the state after ``step`` steps was saved; of a divergence it was not."""
+    return event.get("event") in ("start", "save", "stop", "finish") and isinstance(event.get("step"), int)
 
 
 SILENT = {"recipe.reduce": 1}

@@ -71,6 +71,7 @@ class Session:
     trainer: Trainer | None = None
     spent: float = 0.0
     noted: float = 0.0
+    saved: bool = False
 
     def __post_init__(self) -> None:
         self.pace = Pace(self.config)
@@ -159,6 +160,8 @@ class Session:
             raise RunError(
                 f"{folder.path} is finished, but its checkpoints are gone: restore them, or delete the folder"
             )
+        else:
+            folder.refuse_lost()
         moved = changed(stored["environment"], now)
         if moved is not None:
             warnings.warn(f"{moved}: the resumed run may differ in the last digits", stacklevel=2)
@@ -241,7 +244,7 @@ class Session:
                 if stopping or (trainer.batch < steps and self.pace.due(trainer.step_count)):
                     self._save(trainer)
             if stopping:
-                raise self._stopped(f"after step {trainer.step_count}")
+                raise self._stopped(f"after step {trainer.step_count}", step=trainer.step_count)
             record = trainer.measure()
             trainer.next_epoch()
             self.history.append(record)
@@ -252,7 +255,7 @@ class Session:
             if stopping or self.pace.due(trainer.step_count) or trainer.epoch == epochs:
                 self._save(trainer)
             if stopping:
-                raise self._stopped(f"after step {trainer.step_count}")
+                raise self._stopped(f"after step {trainer.step_count}", step=trainer.step_count)
 
     def _step(self, trainer: Trainer) -> bool:
         try:
@@ -268,9 +271,9 @@ class Session:
     def _wants_to_stop(self) -> bool:
         return self.stop.wanted
 
-    def _stopped(self, where: str) -> StoppedError:
+    def _stopped(self, where: str, **values: Any) -> StoppedError:
         how = "pass --resume to go on" if self.folder else "nothing was saved, as there is no run folder"
-        self._note("stop", signal=self.stop.number)
+        self._note("stop", signal=self.stop.number, **values)
         return StoppedError(f"{self.stop.why} {where}: {how}", self.stop.number, self.stop.why)
 
     def _note(self, event: str, **values: Any) -> None:
@@ -293,6 +296,9 @@ class Session:
                 "trials": as_json(self.search.trials) if self.search else None,
             }
             path = self.disk.save(trainer.step_count, counters, taken(trainer), self.history)
+            if not self.saved:  # once, so that the diary says that there were checkpoints
+                self._note("save", step=trainer.step_count)
+            self.saved = True
             self._note_time()
             self._emit(Saved(trainer.step_count, path))
 

@@ -140,7 +140,7 @@ def test_of_a_process_that_is_killed_the_time_up_to_its_last_note_is_known(tmp_p
     often = Config(epochs=2, batch=12, lr=0.02, checkpoint_seconds=1e-9)
     with pytest.raises(KilledError):
         fit(network("weight", "bayes"), DATA, often, out=tmp_path, callbacks=[kill])
-    assert {line["event"] for line in events(tmp_path)} == {"start", "time"}
+    assert {line["event"] for line in events(tmp_path)} == {"start", "save", "time"}
     assert RunFolder(tmp_path).seconds() > 0
 
 

@@ -242,7 +242,7 @@ class Session:
                 stopping = self._step(trainer)
                 self._emit(Stepped(trainer.step_count, trainer.running_loss))
                 if stopping or (trainer.batch < steps and self.pace.due(trainer.step_count)):
-                    self._save(trainer)
+                    self._save(trainer, goes_on=not stopping)
             if stopping:
                 raise self._stopped(f"after step {trainer.step_count}", step=trainer.step_count)
             record = trainer.measure()
@@ -253,7 +253,7 @@ class Session:
             self._emit(EpochEnded(self.net, record))
             stopping = float(self.world.total(torch.tensor([float(self._wants_to_stop())]))) > 0
             if stopping or self.pace.due(trainer.step_count) or trainer.epoch == epochs:
-                self._save(trainer)
+                self._save(trainer, goes_on=not stopping and trainer.epoch < epochs)
             if stopping:
                 raise self._stopped(f"after step {trainer.step_count}", step=trainer.step_count)
 
@@ -287,7 +287,7 @@ class Session:
         if self.spent - self.noted >= self.config.checkpoint_seconds > 0:
             self._note("time")
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Trainer, goes_on: bool) -> None:
         self.pace.saved()
         if self.disk is not None:
             counters = {
@@ -296,9 +296,9 @@ class Session:
                 "trials": as_json(self.search.trials) if self.search else None,
             }
             path = self.disk.save(trainer.step_count, counters, taken(trainer), self.history)
-            if not self.saved:  # once, so that the diary says that there were checkpoints
+            if goes_on and not self.saved:  # once, so that the diary of a killed run says that there were checkpoints
                 self._note("save", step=trainer.step_count)
-            self.saved = True
+                self.saved = True
             self._note_time()
             self._emit(Saved(trainer.step_count, path))
 

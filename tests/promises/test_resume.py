@@ -63,6 +63,21 @@ def test_starts_when_there_is_a_configuration_alone(
     assert_same(folder, reference)
 
 
+def test_starts_where_it_began_anew_and_was_killed_before_it_was_saved(
+    command: Commands, reference: Path, interrupted: Path, copy: Callable[[Path], Path]
+) -> None:
+    """Of the run before, whose checkpoints were removed to start anew, only the diary is left."""
+    folder, fault = copy(interrupted), {"kind": "step", "step": 7, "signals": [9]}
+    (folder / "metrics.jsonl").unlink()
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+    unsaved = ["--checkpoint-steps", "1000", "--out", folder, "--resume"]
+    assert command(*TRAIN, *unsaved, faults=[fault]).status == -9
+    assert (folder / "metrics.jsonl").exists()
+    assert command("train", "--samples", "0", "--out", folder, "--resume").status == 0
+    assert_same(folder, reference)
+
+
 def test_goes_on_without_the_options_repeated(
     command: Commands, reference: Path, interrupted: Path, copy: Callable[[Path], Path]
 ) -> None:

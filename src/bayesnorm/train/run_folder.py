@@ -144,9 +144,19 @@ class RunFolder:
         orphan = checkpoint.orphan(self.checkpoints)
         if orphan is not None:
             raise RunError(f"{orphan} cannot be used without {orphan.with_suffix('.json').name}: put it back, {again}")
-        step = max((int(event["step"]) for event in self._events() if _tells_saved(event)), default=0)
+        step = self._saved_at()
         if step and self.lines():
-            raise RunError(f"{self.path} had been saved at step {step}, but its checkpoints are gone: put them back, {again}")
+            gone = f"{self.path} had been saved at step {step}, but its checkpoints are gone"
+            raise RunError(f"{gone}: put them back, {again}")
+
+    def _saved_at(self) -> int:
+        """The last step that the diary says was saved since the run began; 0 if it says so of none."""
+        found = 0
+        for event in self._events():
+            kind, step = event.get("event"), event.get("step")
+            if kind in ("start", "save", "stop", "finish") and isinstance(step, int):  # of a divergence it was not
+                found = step  # 0 where it begins, perhaps anew
+        return found
 
     def take_up(self, about: dict[str, Any], found: tuple[Checkpoint, list[Record]] | None) -> None:
         """Make the folder what it was at a checkpoint; ``about`` is its configuration.
@@ -302,11 +312,6 @@ class RunFolder:
         """In words, for messages."""
         found = checkpoint.latest(self.checkpoints)
         return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
-
-
-def _tells_saved(event: dict[str, Any]) -> bool:
-    """Whether the diary says so that the state after ``step`` steps was saved; of a divergence it was not."""
-    return event.get("event") in ("start", "save", "stop", "finish") and isinstance(event.get("step"), int)
 
 
 SILENT = {"recipe.reduce": 1}

@@ -69,18 +69,51 @@ def test_averages_leave_the_padding_out() -> None:
     assert all(torch.equal(pool(torch.ones(1, 1, 5, 4)), torch.ones(1, 1, 5, 4)) for pool in pools)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @torch.no_grad()
-def test_maps_in_channels_last_stay_so_on_a_cpu() -> None:
-    """A change of order, there and back at each average, was a sixth of a training step."""
-    net = cell_net(width=0.5).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+def test_maps_in_channels_last_stay_so_on_a_cpu(activation: Any) -> None:
+    """A change of order, there and back at each average or softmax, was a sixth of a training step."""
+    net = cell_net(activation=activation).eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     orders: list[bool] = []
-    for module in net.modules():
-        if isinstance(module, nn.AvgPool2d | nn.Conv2d):
-            module.register_forward_hook(
-                lambda module, args, out: orders.append(out.is_contiguous(memory_format=torch.channels_last))
-            )
+    for module in net.features:  # type: ignore[union-attr]
+        module.register_forward_hook(
+            lambda module, args, out: orders.append(out.is_contiguous(memory_format=torch.channels_last))
+        )
     net(torch.randn(2, 1, 12, 12).contiguous(memory_format=torch.channels_last))
-    assert orders == [True] * (11 + 5)
+    assert orders == [True] * (11 + 10 + 5)
+
+
+@pytest.mark.parametrize("channels", [2, 64])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_the_softmax_is_torchs_in_either_order(channels: int, form: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    ours = next(module for module in CellNet("softmax").modules() if isinstance(module, nn.Softmax))
+    x = torch.randn(2, channels, 5, 4, dtype=torch.float64).contiguous(memory_format=form).requires_grad_()
+    weight = torch.randn(2, channels, 5, 4, dtype=torch.float64)
+    found, usual = ours(x), x.softmax(1)
+    assert found.stride() == x.stride()
+    torch.testing.assert_close(found, usual)
+    gradients = [torch.autograd.grad((y * weight).sum(), x)[0] for y in (found, usual)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "softplus"])
+def test_autocast_does_not_widen_the_activations(activation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does on CUDA, which needs twice the memory and time."""
+    seen: list[bool] = []
+    for name in ("softmax", "softplus"):
+        usual = getattr(F, name)
+
+        def watched(*args: Any, usual: Any = usual, **kwargs: Any) -> Tensor:
+            seen.append(torch.is_autocast_enabled("cpu"))
+            out: Tensor = usual(*args, **kwargs)
+            return out
+
+        monkeypatch.setattr(F, name, watched)
+    net = CellNet(activation, width=0.5)
+    with torch.autocast("cpu", torch.bfloat16):
+        net(torch.randn(1, 1, 8, 8))
+    assert seen == [False] * 10
 
 
 @pytest.mark.parametrize("final", [False, True])
@@ -90,8 +123,8 @@ def test_activations(activation: Any, final: bool) -> None:
     assert isinstance(net, CellNet)
     assert not norm_layers(net)
     kinds = [type(module) for module in net.features]
-    assert sum(kind is ACTIVATIONS[activation] for kind in kinds) == 10 + final
-    assert (kinds[-1] is ACTIVATIONS[activation]) == final
+    assert sum(issubclass(kind, ACTIVATIONS[activation]) for kind in kinds) == 10 + final
+    assert issubclass(kinds[-1], ACTIVATIONS[activation]) == final
 
 
 @torch.no_grad()

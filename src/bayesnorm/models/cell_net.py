@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._wire import InputStats
+from ..moments.core import without_autocast
 from ..norms import NormSpec
 from ..scales import ScaleSpec
 from ._normalized import normalized
@@ -16,6 +17,8 @@ CHANNELS = (64, 32, 16, 8, 4)
 KERNEL = 9
 WRONG_AVERAGES = ("cuda",)
 """Devices whose averages are not to be trusted in channels last. A CPU would lose a sixth of a step by the copies."""
+FEW = 32
+"""Channels, fewer of which a CPU normalizes faster in the usual order and copies back than where they are."""
 Activation = Literal["leaky_relu", "softmax", "softplus"]
 
 
@@ -81,10 +84,39 @@ class _Average(nn.AvgPool2d):
         return super().forward(input)
 
 
+class _Softmax(nn.Softmax):
+    """Over the channels, in the dtype and order of its maps.
+
+    Under autocast torch's is in single precision on CUDA, and in the usual order whatever that of its argument is,
+    after which each layer up to the next convolution is, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The softmax at each pixel."""
+        with without_autocast(input.device.type):
+            if input.stride(1) != 1 or input.dim() != 4:
+                return super().forward(input)
+            if input.size(1) >= FEW or input.device.type != "cpu":
+                return input.movedim(1, -1).softmax(-1).movedim(-1, 1)
+            return super().forward(input).contiguous(memory_format=torch.channels_last)
+
+
+class _Softplus(nn.Softplus):
+    """In the dtype of its maps: under autocast torch's is in single precision on CUDA, up to the next convolution."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The softplus of each number."""
+        with without_autocast(input.device.type):
+            return super().forward(input)
+
+
 def _activation(name: Activation) -> nn.Module:
     if name == "softmax":
-        return nn.Softmax(1)
-    return nn.LeakyReLU(0.01, inplace=True) if name == "leaky_relu" else nn.Softplus()
+        return _Softmax()
+    return nn.LeakyReLU(0.01, inplace=True) if name == "leaky_relu" else _Softplus()
 
 
 def cell_net(

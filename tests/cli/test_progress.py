@@ -16,7 +16,7 @@ NET = nn.Linear(1, 1)
 
 
 def record(epoch, nll=0.25):
-    return {"epoch": epoch, "train_loss": 1.5, "val_accuracy": 0.875, "val_nll": nll}
+    return {"epoch": epoch, "step": 10 * epoch, "train_loss": 1.5, "val_accuracy": 0.875, "val_nll": nll}
 
 
 def screen(terminal):
@@ -46,14 +46,14 @@ def test_a_terminal_shows_epoch_loss_validation_and_speed(monkeypatch):
 
 
 def test_a_log_says_how_many_minutes_are_left(monkeypatch):
-    """At the pace of this process: epochs 3 and 4 of 10 took 70 seconds."""
+    """At the pace of this process: two and a half epochs of 10 took 70 seconds."""
     clock = iter([0.0, 100.0, 135.0, 170.0, 205.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     ended = [EpochEnded(NET, record(epoch)) for epoch in (3, 4, 10)]
-    lines = output([start(epochs=10, step=20), *ended], False, "batch").splitlines()
+    lines = output([start(epochs=10, step=15), *ended], False, "batch").splitlines()
     assert lines[1:] == [
-        "batch: epoch 3/10 loss 1.5000 | val 87.50 %, NLL 0.2500 | 4 min left",
-        "batch: epoch 4/10 loss 1.5000 | val 87.50 %, NLL 0.2500 | 4 min left",
+        "batch: epoch 3/10 loss 1.5000 | val 87.50 %, NLL 0.2500 | 3 min left",
+        "batch: epoch 4/10 loss 1.5000 | val 87.50 %, NLL 0.2500 | 3 min left",
         "batch: epoch 10/10 loss 1.5000 | val 87.50 %, NLL 0.2500",
     ]
 
@@ -163,7 +163,7 @@ def test_the_terminal_is_restored_after_an_error():
 
 def test_epochs_that_were_not_evaluated_show_the_last_validation_with_its_epoch():
     def bare(epoch):
-        return {"epoch": epoch, "train_loss": 1.25}
+        return {"epoch": epoch, "step": 10 * epoch, "train_loss": 1.25}
 
     events = [start(epochs=6), *[EpochEnded(NET, bare(i)) for i in (1, 2)], EpochEnded(NET, record(3))]
     events += [*[EpochEnded(NET, bare(i)) for i in (4, 5)], EpochEnded(NET, record(6, None))]

@@ -97,6 +97,12 @@ def test_the_softmax_is_torchs_in_either_order(channels: int, form: torch.memory
     torch.testing.assert_close(*gradients)
 
 
+def test_transforms_go_through_the_softmax() -> None:
+    net = CellNet("softmax", width=0.5).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(3, 1, 1, 6, 6)
+    torch.testing.assert_close(torch.vmap(net)(x), torch.stack([net(image) for image in x]))
+
+
 @pytest.mark.parametrize("activation", ["softmax", "softplus"])
 def test_autocast_does_not_widen_the_activations(activation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it does on CUDA, which needs twice the memory and time."""

@@ -128,25 +128,73 @@ def test_events_may_be_anything(command: Commands, reference: Path, interrupted:
 @pytest.mark.parametrize(
     ("gone", "said"),
     [
-        (["save-*"], "had been saved at step 3, but its checkpoints are gone"),
-        (["save-*.safetensors", "save-*.json"], "had been saved at step 3, but its checkpoints are gone"),
-        (["save-*.json"], "save-000003.safetensors cannot be used without save-000003.json"),
+        (["checkpoints/save-*"], "had been saved, but there is no checkpoint"),
+        (["checkpoints/save-*.json"], "save-000003.safetensors cannot be used without save-000003.json"),
+        (["checkpoints/*2.*", "checkpoints/*3.*", "checkpoints/*1.json"], "had been saved, but there is no checkpoint"),
+        (["config.json", "checkpoints/save-*.json"], "save-000003.safetensors cannot be used without save-000003.json"),
+        (["metrics.jsonl", "checkpoints/save-*.json"], "save-000003.safetensors cannot be used"),
     ],
 )
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
     command: Commands, reference: Path, interrupted: Path, copy: Copy, gone: list[str], said: str
 ) -> None:
     """As when not all files were copied to another machine: what is left is not touched, and what is missing works."""
-    folder, kept = copy(interrupted), interrupted / "checkpoints"
-    for path in {path for pattern in gone for path in (folder / "checkpoints").glob(pattern)}:
+    folder = copy(interrupted)
+    removed = {path for pattern in gone for path in folder.glob(pattern)}
+    for path in removed:
         path.unlink()
     before = tree(folder)
     done = command(*TRAIN, "--out", folder, "--resume")
     assert (done.status, tree(folder)) == (1, before)
     assert said in done.error
-    for path in kept.iterdir():
-        (folder / "checkpoints" / path.name).write_bytes(path.read_bytes())
+    for path in removed:
+        path.write_bytes((interrupted / path.relative_to(folder)).read_bytes())
     assert command(*TRAIN, "--out", folder, "--resume").status == 0
+    assert_same(folder, reference)
+
+
+def test_a_manifest_of_the_first_save_that_is_gone(
+    command: Commands, reference: Path, interrupted: Path, copy: Copy
+) -> None:
+    """In the first epoch, of which no line tells, the diary does."""
+    folder, fault = copy(interrupted), {"kind": "step", "step": 5, "signals": [9]}
+    for path in [*(folder / "checkpoints").iterdir(), *folder.glob("*.json*")]:
+        path.unlink()
+    assert command(*TRAIN, "--out", folder, faults=[fault]).status == -9
+    (manifest,) = (folder / "checkpoints").glob("*.json")
+    content = manifest.read_bytes()
+    manifest.unlink()
+    before = tree(folder)
+    done = command(*TRAIN, "--out", folder, "--resume")
+    assert (done.status, tree(folder)) == (1, before)
+    assert "save-000001.safetensors cannot be used without save-000001.json" in done.error
+    manifest.write_bytes(content)
+    assert command(*TRAIN, "--out", folder, "--resume").status == 0
+    assert_same(folder, reference)
+
+
+def test_the_last_manifest_is_gone(command: Commands, reference: Path, interrupted: Path, copy: Copy) -> None:
+    """An interrupted save would look so, but the diary says that it was not: a warning, and the one before is used."""
+    folder = copy(interrupted)
+    with (folder / "events.jsonl").open("a") as file:
+        file.write('{"event": "stop", "step": 9}\n')
+    checkpoints(folder)[-1].unlink()
+    done = command(*TRAIN, "--out", folder, "--resume")
+    assert done.status == 0
+    assert any("had been saved at step 9" in line and "from step 6" in line for line in done.warnings), done.err
+    assert_same(folder, reference)
+
+
+def test_a_line_that_a_kill_tore_does_not_swallow_the_next(
+    command: Commands, reference: Path, interrupted: Path, copy: Copy
+) -> None:
+    folder = copy(interrupted)
+    with (folder / "events.jsonl").open("a") as file:
+        file.write('{"event": "ti')
+    assert command(*TRAIN, "--out", folder, "--resume").status == 0
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    torn = lines.index('{"event": "ti')
+    assert [json.loads(line)["event"] for line in lines[torn + 1 :]] == ["start", "finish"]
     assert_same(folder, reference)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import nn
 
 from bayesnorm.errors import DivergedError, RunError, StoppedError
 from bayesnorm.train import Config, Member, fit, fit_fleet
+from bayesnorm.train.fleet import waiting
+from bayesnorm.train.fused.trainer import FusedTrainer
 from bayesnorm.train.run import Run
 from bayesnorm.train.run_folder import RunFolder
 
@@ -103,6 +106,67 @@ def test_another_error_in_one_is_told_after_the_others_have_saved(tmp_path):
     assert all(RunFolder(tmp_path / name).peek() is not None for name in ("plain", "wn", "an"))
     resumed = fit_fleet(fleet(tmp_path, "plain"), resume=True)
     assert all(isinstance(run, Run) for run in resumed.values())
+
+
+def test_where_one_folder_cannot_be_used_none_is_trained(tmp_path):
+    """Also those that came before it."""
+    (tmp_path / "wn").mkdir()
+    (tmp_path / "wn" / "letter.txt").write_text("not a run")
+    steps = []
+    callbacks = {name: [lambda event: steps.append(type(event).__name__)] for name in METHODS}
+    with pytest.raises(RunError, match=r"letter\.txt"):
+        fit_fleet(fleet(tmp_path), callbacks=callbacks)
+    assert steps == []
+    assert not (tmp_path / "plain" / "checkpoints").exists()
+
+
+PLACES = {
+    "the last look and the first": (1407, None, [(5, 1406), (6, 0), (6, 0)]),
+    "in the middle": (1407, None, [(5, 600), (6, 0), (6, 1406)]),
+    "a look apart in a long epoch": (5008, None, [(5, 2000), (5, 0)]),
+    "checkpoints at other places of each epoch": (1407, 500, [(5, 0), (6, 0)]),
+}
+
+
+def standing(steps, every, epoch, batch):
+    """A trainer of which only its place counts."""
+    trainer = FusedTrainer.__new__(FusedTrainer)
+    trainer.epoch, trainer.batch, trainer.form, trainer.batches = epoch, batch, "form", range(steps)
+    trainer.data = SimpleNamespace(train=range(32 * steps - 24))
+    trainer.config = SimpleNamespace(batch=32, checkpoint_steps=every)
+    return trainer
+
+
+def launched(steps, every, places, choose):
+    """Steps that the device takes up to epoch 12, those of members together once; and how many were of all."""
+    trainers = {str(i): standing(steps, every, *place) for i, place in enumerate(places)}
+    count = shared = 0
+    while trainers:
+        going = trainers.keys() - choose(trainers)
+        assert going, "all wait"
+        asked = {name: trainers[name].ahead() for name in going}
+        count += sum(steps for steps, _ in set(asked.values()))
+        shared += asked[min(going)][0] if len(going) == len(places) and len(set(asked.values())) == 1 else 0
+        for name, (taken, _) in asked.items():
+            trainer = trainers[name]
+            trainer.epoch, trainer.batch = divmod(trainer.epoch * steps + trainer.batch + taken, steps)
+            if trainer.epoch == 12:
+                del trainers[name]
+    return count, shared
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_members_that_were_stopped_at_different_places_come_together(case):
+    count, shared = launched(*PLACES[case], waiting)
+    before, shared_before = launched(*PLACES[case], lambda trainers: set())
+    assert count < before
+    assert shared > shared_before
+
+
+def test_nobody_waits_for_those_who_cannot_share_kernels():
+    trainers = {"far": standing(1407, None, 5, 1406), "here": standing(1407, None, 6, 0)}
+    trainers["far"].form = "another form"
+    assert waiting({**trainers, "searching": None}) == set()
 
 
 def test_a_signal_stops_all_and_they_go_on_bitwise(tmp_path):

@@ -180,3 +180,15 @@ def test_a_run_begun_anew_in_a_folder_without_its_configuration_forgets_trials(c
     events = []
     find_lr(dropping(), made_up(), SEARCH, out=cut, callbacks=[events.append])
     assert sum(isinstance(event, Trying) for event in events) == 3 * STEPS
+
+
+def test_a_trial_whose_manifests_are_gone_begins_anew_with_a_warning(tmp_path, whole):
+    often = replace(SEARCH, checkpoint_steps=2)
+    with pytest.raises(Killed):
+        asked(tmp_path / "cut", often, [at(2, 7, killed)])
+    for manifest in (tmp_path / "cut" / "trials").rglob("*.json"):
+        manifest.unlink()
+    with pytest.warns(UserWarning, match=r"trial 2 of the learning-rate search begins anew.*has no manifest"):
+        asked(tmp_path / "cut", often)
+    found = json.loads((tmp_path / "cut" / "lr_search.json").read_bytes())
+    assert found["trials"] == json.loads(whole)["trials"]

@@ -79,7 +79,7 @@ class _Lines:
     def __init__(self, console: Console, title: str) -> None:
         self.console, self.title = console, f"{title}: " if title else ""
         self.every = self.epochs = 1
-        self.first, self.begin = 0, time.monotonic()
+        self.first, self.last, self.begin = 0, 0, time.monotonic()
         self.validation = ""
 
     def __call__(self, event: Event) -> None:
@@ -87,7 +87,8 @@ class _Lines:
             line = f"learning rate {event.lr:.3g} ({event.trial}/{event.trials}): loss {event.loss:.4f}"
         elif isinstance(event, Started):
             self.every, self.epochs = max(1, event.epochs // 50), event.epochs
-            self.first, self.begin = event.epoch, time.monotonic()
+            self.first, self.last = event.step, event.epochs * event.steps_per_epoch
+            self.begin = time.monotonic()
             line = f"{event.epochs} epochs of {event.steps_per_epoch} steps, learning rate {event.lr:.3g}"
             line += f", from step {event.step}" if event.step else ""
         elif isinstance(event, EpochEnded):
@@ -96,14 +97,14 @@ class _Lines:
             if not self._shows(record["epoch"]):
                 return
             line = f"epoch {record['epoch']}/{self.epochs} loss {record['train_loss']:.4f}{self.validation}"
-            line += self._left(record["epoch"])
+            line += self._left(record["step"])
         else:
             return
         self.console.print(self.title + line, highlight=False, soft_wrap=True)
 
-    def _left(self, epoch: int) -> str:
+    def _left(self, step: int) -> str:
         """At the pace since the start, to the minute."""
-        seconds = (time.monotonic() - self.begin) / max(1, epoch - self.first) * (self.epochs - epoch)
+        seconds = (time.monotonic() - self.begin) / max(1, step - self.first) * (self.last - step)
         minutes = round(seconds / 60)
         return f" | {minutes} min left" if minutes else ""
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._wire import InputStats
-from ..moments.core import without_autocast
+from ..moments.core import is_eager, without_autocast
 from ..norms import NormSpec
 from ..scales import ScaleSpec
 from ._normalized import normalized
@@ -64,7 +64,7 @@ class CellNet(nn.Module):
             layers.append(_Average(3, stride=1, padding=1, count_include_pad=False))
         layers.append(nn.Conv2d(before, num_classes, 1))
         if final_activation:
-            layers.append(_activation(activation))
+            layers.append(_activation(activation, last=True))
         self.features = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class _Softmax(nn.Softmax):
     def forward(self, input: Tensor) -> Tensor:
         """The softmax at each pixel."""
         with without_autocast(input.device.type):
-            if input.stride(1) != 1 or input.dim() != 4:
+            if input.dim() != 4 or not is_eager() or input.stride(1) != 1:
                 return super().forward(input)
             if input.size(1) >= FEW or input.device.type != "cpu":
                 return input.movedim(1, -1).softmax(-1).movedim(-1, 1)
@@ -113,10 +113,13 @@ class _Softplus(nn.Softplus):
             return super().forward(input)
 
 
-def _activation(name: Activation) -> nn.Module:
+def _activation(name: Activation, last: bool = False) -> nn.Module:
+    """The last is torch's, as probabilities are made of it."""
     if name == "softmax":
-        return _Softmax()
-    return nn.LeakyReLU(0.01, inplace=True) if name == "leaky_relu" else _Softplus()
+        return nn.Softmax(1) if last else _Softmax()
+    if name == "softplus":
+        return nn.Softplus() if last else _Softplus()
+    return nn.LeakyReLU(0.01, inplace=True)
 
 
 def cell_net(

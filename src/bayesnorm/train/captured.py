@@ -73,7 +73,7 @@ class CapturedTrainer(Trainer):
         self.net.train()
         if not self.uploaded:
             self._upload()
-        self.begun, size = self._ahead()
+        self.begun, size = self.ahead()
         if size not in self.graphs:
             self.graphs[size] = self._captured(size)
         for _ in range(self.begun):
@@ -98,7 +98,7 @@ class CapturedTrainer(Trainer):
         self.sums = dict(zip(self.sums, totals, strict=True))
         return stop
 
-    def _ahead(self) -> tuple[int, int]:
+    def ahead(self) -> tuple[int, int]:
         """Steps until the next look, and the size of their batches."""
         whole = len(self.data.train) // self.config.batch
         if self.batch >= whole:

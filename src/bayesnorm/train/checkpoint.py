@@ -17,6 +17,7 @@ from . import durable
 from .durable import DamagedError
 
 FORMAT = 1
+FIRST = "save-000001"
 KEPT = 2
 """Generations: if the last one is damaged, the one before it is used."""
 
@@ -93,9 +94,9 @@ def latest(folder: Path) -> Path | None:
 
 
 def orphan(folder: Path) -> Path | None:
-    """Tensors without a manifest that no interrupted save explains: there had been others, and there are none."""
+    """The last tensors, where there is no manifest at all: only those of the very first save may be of half a one."""
     found = sorted(folder.glob("save-*.safetensors"))
-    return found[-1] if found and latest(folder) is None and found[-1].stem != "save-000001" else None
+    return found[-1] if found and latest(folder) is None else None
 
 
 def clean(folder: Path, used: Path | None = None) -> None:

@@ -99,9 +99,10 @@ def fit_fleet(
         running = {name: session.running(resume) for name, session in sessions.items()}
         turns = {name: Turn(device) for name in members}
         begun = dict.fromkeys(members, False)
+        entering = True
         while running:
             present, start = list(running), time.monotonic()
-            held = () if stop.wanted else behind({name: sessions[name].trainer for name in running})
+            held = () if stop.wanted else waiting({name: sessions[name].trainer for name in running})
             # All begin their steps, then all are looked at.
             for phase in (False, True):
                 for name in [name for name in running if begun[name] is phase and name not in held]:
@@ -121,22 +122,32 @@ def fit_fleet(
                     del running[name]
             for name in present:
                 sessions[name].spent += (time.monotonic() - start) / len(present)
+            if failed and entering:
+                for pieces in running.values():
+                    pieces.close()
+                break
+            entering = False
     if failed:
         raise failed[0]
     return {name: results[name] for name in members}
 
 
-def behind(trainers: Mapping[str, Trainer | None]) -> set[str]:
-    """Those who wait, as others that could share their kernels have more of the epoch behind them.
+def waiting(trainers: Mapping[str, Trainer | None]) -> set[str]:
+    """Those who wait, as others that could share their kernels have fewer steps to go until their next look.
 
-    Runs that were stopped at different places come together so: at the latest at the end of that epoch all ask for the
-    same steps again, and do for ever.
+    Runs that were stopped at different places come together so: soon all ask for the same steps.
     """
     fused = {name: trainer for name, trainer in trainers.items() if isinstance(trainer, FusedTrainer)}
-    first: dict[Hashable, int] = {}
+    fewest: dict[Hashable, int] = {}
     for trainer in fused.values():
-        first[trainer.form] = max(first.get(trainer.form, 0), trainer.batch)
-    return {name for name, trainer in fused.items() if trainer.batch < first[trainer.form]}
+        alike = _alike(trainer)
+        fewest[alike] = min(fewest.get(alike, trainer.chunk), trainer.ahead()[0])
+    return {name for name, trainer in fused.items() if trainer.ahead()[0] > fewest[_alike(trainer)]}
+
+
+def _alike(trainer: FusedTrainer) -> Hashable:
+    """Equal for trainers that look at the same steps of an epoch."""
+    return trainer.form, trainer.config.checkpoint_steps
 
 
 def _check(members: Mapping[str, Member]) -> torch.device:

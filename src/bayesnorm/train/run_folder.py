@@ -140,21 +140,26 @@ class RunFolder:
 
     def refuse_lost(self) -> None:
         """RunError if a run without a checkpoint had some: it would begin anew, and what is left of it be removed."""
-        again = f"or delete {self.path} to begin anew"
+        again = f"put it back, or delete {self.path} to begin anew"
         orphan = checkpoint.orphan(self.checkpoints)
-        if orphan is not None:
-            raise RunError(f"{orphan} cannot be used without {orphan.with_suffix('.json').name}: put it back, {again}")
-        step = self._saved_at()
-        if step and self.lines():
-            gone = f"{self.path} had been saved at step {step}, but its checkpoints are gone"
-            raise RunError(f"{gone}: put them back, {again}")
+        if orphan is not None and (orphan.stem != checkpoint.FIRST or self.saved_at()):
+            raise RunError(f"{orphan} cannot be used without {orphan.with_suffix('.json').name}: {again}")
+        path = self.path / "metrics.jsonl"
+        if path.exists() and path.stat().st_size and self.saved_at():
+            raise RunError(f"{self.path} had been saved, but there is no checkpoint in {self.checkpoints}: {again}")
 
-    def _saved_at(self) -> int:
-        """The last step that the diary says was saved since the run began; 0 if it says so of none."""
+    def is_last(self, found: Checkpoint) -> bool:
+        """Whether no later checkpoint is there, damaged or not."""
+        return found.path == checkpoint.latest(self.checkpoints)
+
+    def saved_at(self) -> int:
+        """The last step that the diary says was saved since the run began, or 1 of a stop without one; else 0."""
         found = 0
         for event in self._events():
             kind, step = event.get("event"), event.get("step")
-            if kind in ("start", "save", "stop", "finish") and isinstance(step, int):  # of a divergence it was not
+            if kind == "stop" and step is None:  # of a search, or as earlier versions had it
+                found = max(found, 1)
+            elif kind in ("start", "save", "stop", "finish") and isinstance(step, int):  # of a divergence it was not
                 found = step  # 0 where it begins, perhaps anew
         return found
 
@@ -196,8 +201,10 @@ class RunFolder:
     def _append(self, name: str, values: dict[str, Any]) -> None:
         path = self.path / name
         try:
-            with path.open("ab") as file:
-                file.write(as_lines([values]))
+            with path.open("ab+") as file:
+                file.seek(max(0, file.tell() - 1))
+                torn = file.read() not in (b"", b"\n")  # by a kill; what follows is a line of its own
+                file.write(b"\n" * torn + as_lines([values]))
         except OSError as error:
             raise RunError(
                 f"{path} could not be written ({error.strerror}): make room, then repeat the command with --resume; "

@@ -146,6 +146,7 @@ class Session:
         }
         now = environment(self.world.device, self.world.size)
         if not folder.exists():
+            folder.refuse_lost()
             folder.begin({**about, "environment": now})
             folder.note("start", step=0, pid=os.getpid())
             return None
@@ -162,6 +163,9 @@ class Session:
             )
         else:
             folder.refuse_lost()
+        if found is not None and folder.saved_at() > found[0].step and folder.is_last(found[0]):
+            gone = f"{folder.path} had been saved at step {folder.saved_at()}, but that checkpoint is gone"
+            warnings.warn(f"{gone}: it goes on from step {found[0].step}", stacklevel=2)
         moved = changed(stored["environment"], now)
         if moved is not None:
             warnings.warn(f"{moved}: the resumed run may differ in the last digits", stacklevel=2)

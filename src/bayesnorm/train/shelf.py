@@ -76,6 +76,10 @@ class Shelf:
             self.drop(number)
             return None
         if found is None:
+            orphan = checkpoint.orphan(path)
+            if orphan is not None and orphan.stem != checkpoint.FIRST:
+                again = f"trial {number} of the learning-rate search begins anew"
+                warnings.warn(f"{again}: {orphan} has no manifest", stacklevel=2)
             return None
         if same(self.about, found.about) is not None or not math.isclose(found.counters["lr"], lr, rel_tol=1e-12):
             warnings.warn(f"{path} is of another search; trial {number} begins anew", stacklevel=2)

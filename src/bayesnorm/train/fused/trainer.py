@@ -70,7 +70,7 @@ class FusedTrainer(CapturedTrainer):
         self.net.train()
         if not self.uploaded:
             self._upload()
-        self.begun, size = self._ahead()
+        self.begun, size = self.ahead()
         self.wanted = (self.begun, size)
         if self.ready is not None:
             self.ready.record()

@@ -124,6 +124,7 @@ PLACES = {
     "the last look and the first": (1407, None, [(5, 1406), (6, 0), (6, 0)]),
     "in the middle": (1407, None, [(5, 600), (6, 0), (6, 1406)]),
     "a look apart in a long epoch": (5008, None, [(5, 2000), (5, 0)]),
+    "checkpoints after each step": (7, 1, [(5, 6), (6, 0)]),
     "checkpoints at other places of each epoch": (1407, 500, [(5, 0), (6, 0)]),
 }
 

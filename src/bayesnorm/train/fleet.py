@@ -138,11 +138,11 @@ def waiting(trainers: Mapping[str, Trainer | None]) -> set[str]:
     Runs that were stopped at different places come together so: soon all ask for the same steps.
     """
     fused = {name: trainer for name, trainer in trainers.items() if isinstance(trainer, FusedTrainer)}
-    fewest: dict[Hashable, int] = {}
+    fewest: dict[Hashable, tuple[int, int]] = {}
     for trainer in fused.values():
-        alike = _alike(trainer)
-        fewest[alike] = min(fewest.get(alike, trainer.chunk), trainer.ahead()[0])
-    return {name for name, trainer in fused.items() if trainer.ahead()[0] > fewest[_alike(trainer)]}
+        alike, ahead = _alike(trainer), trainer.ahead()
+        fewest[alike] = min(fewest.get(alike, ahead), ahead)
+    return {name for name, trainer in fused.items() if trainer.ahead() > fewest[_alike(trainer)]}
 
 
 def _alike(trainer: FusedTrainer) -> Hashable:

@@ -91,7 +91,7 @@ def test_numbers_are_those_of_the_runs(lab: Lab, found: dict[str, Any]) -> None:
                 assert (row[name][place] if row[name] else None) == metrics.get(way, {}).get(key)
             assert row["lr"] == result["lr"]
             assert row["state_digests"][place] == result["digest"]
-            assert row["minutes"][place] == lab.folder(run).seconds() / 60 > 0
+            assert row["minutes"][place] == lab.folder(run).diary.seconds() / 60 > 0
 
 
 def test_what_a_method_does_not_have_is_null(found: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from bayesnorm.report.listing import MEASURES, listed
+from bayesnorm.train.identity import settings_digest
 from bayesnorm.train.job import Job, complete
-from bayesnorm.train.run_folder import RunFolder, settings_digest
+from bayesnorm.train.run_folder import RunFolder
 
 SETTINGS = {"norm": "weight", "scale": "bayes", "width": 0.0625, "epochs": 3, "batch": 256, "eval_every": 2, "lr": 0.02}
 

@@ -10,7 +10,8 @@ from bayesnorm.errors import StoppedError
 from bayesnorm.train import Config, fit
 from bayesnorm.train.config import Config as Settings
 from bayesnorm.train.events import measured
-from bayesnorm.train.run_folder import LATER, SILENT, RunFolder, difference, settings_digest
+from bayesnorm.train.identity import LATER, SILENT, difference, settings_digest
+from bayesnorm.train.run_folder import RunFolder
 
 DATA = made_up(train=50)  # 5 steps an epoch, the last of them short
 EPOCHS = 5

@@ -63,7 +63,7 @@ def test_a_record_stands_for_the_run(reference, tmp_path):
     assert not reference.folder.is_record()
     assert kept.folder.result() == reference.folder.result()
     assert kept.folder.history() == reference.folder.history()
-    assert kept.folder.seconds() == reference.folder.seconds()
+    assert kept.folder.diary.seconds() == reference.folder.diary.seconds()
     assert known_lr(kept) == known_lr(reference)
     settings = {"samples": 3}
     assert recorded(kept.folder, "evaluation-test.json", settings) == reference.folder.read("evaluation-test.json")

@@ -109,22 +109,22 @@ def test_seconds_of_all_starts_are_added_up(tmp_path):
     took = time.monotonic() - begin
     found = [line["seconds"] for line in events(tmp_path) if "seconds" in line]
     assert len(found) == 2
-    assert 0 < RunFolder(tmp_path).seconds() == pytest.approx(sum(found))
+    assert 0 < RunFolder(tmp_path).diary.seconds() == pytest.approx(sum(found))
     assert sum(found) < took
 
 
 def test_the_time_of_a_search_alone_counts_for_the_run_that_goes_on_with_it(tmp_path):
     find_lr(network("weight", "bayes"), DATA, SEARCH, out=tmp_path)
-    searched = RunFolder(tmp_path).seconds()
+    searched = RunFolder(tmp_path).diary.seconds()
     fit(network("weight", "bayes"), DATA, SEARCH, out=tmp_path, resume=True)
-    assert 0 < searched < RunFolder(tmp_path).seconds()
+    assert 0 < searched < RunFolder(tmp_path).diary.seconds()
 
 
 def test_members_share_the_time_of_their_device(tmp_path):
     begin = time.monotonic()
     fit_fleet(fleet(tmp_path))
     took = time.monotonic() - begin
-    seconds = [RunFolder(tmp_path / name).seconds() for name in ("bn", "wn", "an")]
+    seconds = [RunFolder(tmp_path / name).diary.seconds() for name in ("bn", "wn", "an")]
     assert 0 < sum(seconds) < took
     assert max(seconds) == pytest.approx(min(seconds), rel=0.01, abs=2e-3), "to the digits that are written"
 
@@ -141,17 +141,17 @@ def test_of_a_process_that_is_killed_the_time_up_to_its_last_note_is_known(tmp_p
     with pytest.raises(KilledError):
         fit(network("weight", "bayes"), DATA, often, out=tmp_path, callbacks=[kill])
     assert {line["event"] for line in events(tmp_path)} == {"start", "save", "time"}
-    assert RunFolder(tmp_path).seconds() > 0
+    assert RunFolder(tmp_path).diary.seconds() > 0
 
 
 def test_damaged_lines_count_nothing(tmp_path):
     folder = RunFolder(tmp_path)
-    assert folder.seconds() == 0.0
-    folder.note("stop", seconds=1.5)
+    assert folder.diary.seconds() == 0.0
+    folder.diary.note("stop", seconds=1.5)
     with (tmp_path / "events.jsonl").open("ab") as file:
         file.write(b'\xff\x00{\n[1]\n{"seconds": "x"}\n{"seconds": null}\n3\n')
-    folder.note("stop", seconds=2.0)
-    assert folder.seconds() == 3.5
+    folder.diary.note("stop", seconds=2.0)
+    assert folder.diary.seconds() == 3.5
 
 
 def test_work_in_pieces_is_drained():

@@ -12,8 +12,9 @@ from typing import Any
 from ..errors import RunError
 from ..train.documents import stored_evaluation
 from ..train.environment import typed
+from ..train.identity import effective, settings_digest
 from ..train.methods import method_of
-from ..train.run_folder import RunFolder, effective, settings_digest
+from ..train.run_folder import RunFolder
 
 Row = dict[str, Any]
 
@@ -137,7 +138,7 @@ def _enter(
     new = {name: metrics.get(way, {}).get(measure) for name, (way, measure) in COLUMNS.items()}
     new |= {"splits": split, "seeds": seed, "lr": result["lr"]}
     new |= {"config_digests": settings_digest(dict(about)), "state_digests": result["digest"]}
-    new["minutes"] = RunFolder(path).seconds() / 60
+    new["minutes"] = RunFolder(path).diary.seconds() / 60
     new["commands"] = typed(about["environment"].get("command") or [])
     for name, value in new.items():
         row[name].append(value)

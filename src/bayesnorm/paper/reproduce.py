@@ -8,7 +8,7 @@ from typing import Any
 
 from ..report.drawing import replace, save
 from ..train.environment import typed, version
-from ..train.run_folder import settings_digest
+from ..train.identity import settings_digest
 from .exhibit import Exhibit
 from .lab import Lab
 from .wanted import Wanted

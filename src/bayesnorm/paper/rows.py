@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..train.environment import typed
+from ..train.identity import settings_digest
 from ..train.methods import TABLE
-from ..train.run_folder import settings_digest
 from .lab import SAMPLES, Lab
 from .preset import Preset
 from .wanted import BATCH, Wanted
@@ -107,7 +107,7 @@ def _row(lab: Lab, method: str) -> Row | None:
     abouts, results = [folder.about() for folder in folders], [folder.result() or {} for folder in folders]
     recipe, config = abouts[0]["recipe"], abouts[0]["config"]
     metrics = [lab.test(run)["metrics"] for run in done]
-    minutes = [folder.seconds() / 60 for folder in folders]
+    minutes = [folder.diary.seconds() / 60 for folder in folders]
     printed = PAPER.get(method)
     return {
         "method": method,

@@ -13,9 +13,10 @@ from ..train.defaults import resolve
 from ..train.documents import evaluation_name
 from ..train.environment import typed
 from ..train.events import measured
+from ..train.identity import settings_digest
 from ..train.job import lr_of
 from ..train.recipe import Recipe
-from ..train.run_folder import RunFolder, settings_digest
+from ..train.run_folder import RunFolder
 from .summary import read
 
 Document = dict[str, Any]
@@ -62,7 +63,7 @@ def _listed(path: Path, name: str) -> Document:
         "config_digest": settings_digest(folder.about()),
         "state_digest": result.get("digest"),
         "device": found.environment.get("device"),
-        "seconds": folder.seconds(),
+        "seconds": folder.diary.seconds(),
         "command": typed(found.environment.get("command") or []),
     }
 

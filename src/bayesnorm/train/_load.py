@@ -14,8 +14,9 @@ from ..data.base import Data
 from ..errors import RunError
 from .config import Config
 from .events import Record
+from .identity import same
 from .recipe import NO_FILES, Recipe, prepare
-from .run_folder import RunFolder, same
+from .run_folder import RunFolder
 from .state import fill_
 
 

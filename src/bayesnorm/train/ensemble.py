@@ -13,9 +13,9 @@ from ..evaluate.comparison import of_ensemble
 from ..evaluate.evaluation import as_json, name_of
 from .documents import Document, Trained
 from .environment import environment, portable
+from .identity import settings_digest
 from .methods import method_of
 from .numerics import numerics
-from .run_folder import settings_digest
 from .state import digest
 
 

@@ -138,11 +138,8 @@ def waiting(trainers: Mapping[str, Trainer | None]) -> set[str]:
     Runs that were stopped at different places come together so: soon all ask for the same steps.
     """
     fused = {name: trainer for name, trainer in trainers.items() if isinstance(trainer, FusedTrainer)}
-    fewest: dict[Hashable, tuple[int, int]] = {}
-    for trainer in fused.values():
-        alike, ahead = _alike(trainer), trainer.ahead()
-        fewest[alike] = min(fewest.get(alike, ahead), ahead)
-    return {name for name, trainer in fused.items() if trainer.ahead() > fewest[_alike(trainer)]}
+    asked = {name: (_alike(trainer), trainer.ahead()) for name, trainer in fused.items()}
+    return {name for name, (alike, ahead) in asked.items() if any(alike == a and ahead > b for a, b in asked.values())}
 
 
 def _alike(trainer: FusedTrainer) -> Hashable:

@@ -19,10 +19,11 @@ from .defaults import resolve
 from .documents import Trained, evaluation, final_evaluation
 from .events import Callback
 from .fleet import SHARED, Member, fit_fleet
+from .identity import difference
 from .lr_search import LrSearch, from_json
 from .numerics import numerics
 from .recipe import Recipe, prepare
-from .run_folder import RunFolder, difference
+from .run_folder import RunFolder
 
 DATA = ("data", "directory", "split_seed", "image_size", "augment", "standardize", "masks", "cell_split", "reduce")
 """Settings that decide which data a run has: runs that agree in them share it."""

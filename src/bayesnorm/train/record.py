@@ -17,7 +17,9 @@ from .._files import sync_folder
 from ..errors import RunError
 from . import durable
 from .environment import portable
-from .run_folder import RunFolder, as_lines, settings_digest
+from .identity import settings_digest
+from .lines import as_lines
+from .run_folder import RunFolder
 from .state import digest
 
 Document = dict[str, Any]

@@ -16,9 +16,8 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,11 @@ from torch import Tensor
 from ..errors import RunError
 from . import checkpoint, durable
 from .checkpoint import Checkpoint
-from .config import OPERATIONAL
+from .diary import Diary
 from .durable import DamagedError
 from .events import Record
+from .identity import difference, same
+from .lines import append, as_lines
 
 TRIALS = "trials"
 """Folder of the trials of the learning-rate search that have not ended."""
@@ -54,6 +55,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
+        self.diary = Diary(self.path / "events.jsonl")
         self._about: dict[str, Any] = {}
 
     @contextlib.contextmanager
@@ -142,26 +144,15 @@ class RunFolder:
         """RunError if a run without a checkpoint had some: it would begin anew, and what is left of it be removed."""
         again = f"put it back, or delete {self.path} to begin anew"
         orphan = checkpoint.orphan(self.checkpoints)
-        if orphan is not None and (orphan.stem != checkpoint.FIRST or self.saved_at()):
+        if orphan is not None and (orphan.stem != checkpoint.FIRST or self.diary.saved_at()):
             raise RunError(f"{orphan} cannot be used without {orphan.with_suffix('.json').name}: {again}")
         path = self.path / "metrics.jsonl"
-        if path.exists() and path.stat().st_size and self.saved_at():
+        if path.exists() and path.stat().st_size and self.diary.saved_at():
             raise RunError(f"{self.path} had been saved, but there is no checkpoint in {self.checkpoints}: {again}")
 
     def is_last(self, found: Checkpoint) -> bool:
         """Whether no later checkpoint is there, damaged or not."""
         return found.path == checkpoint.latest(self.checkpoints)
-
-    def saved_at(self) -> int:
-        """The last step that the diary says was saved since the run began, or 1 of a stop without one; else 0."""
-        found = 0
-        for event in self._events():
-            kind, step = event.get("event"), event.get("step")
-            if kind == "stop" and step is None:  # of a search, or as earlier versions had it
-                found = max(found, 1)
-            elif kind in ("start", "save", "stop", "finish") and isinstance(step, int):  # of a divergence it was not
-                found = step  # 0 where it begins, perhaps anew
-        return found
 
     def take_up(self, about: dict[str, Any], found: tuple[Checkpoint, list[Record]] | None) -> None:
         """Make the folder what it was at a checkpoint; ``about`` is its configuration.
@@ -192,24 +183,7 @@ class RunFolder:
 
     def append(self, record: Record) -> None:
         """Add a line to ``metrics.jsonl``."""
-        self._append("metrics.jsonl", record)
-
-    def note(self, event: str, **values: Any) -> None:
-        """Add a line with the time to ``events.jsonl``."""
-        self._append("events.jsonl", {"event": event, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **values})
-
-    def _append(self, name: str, values: dict[str, Any]) -> None:
-        path = self.path / name
-        try:
-            with path.open("ab+") as file:
-                file.seek(max(0, file.tell() - 1))
-                torn = file.read() not in (b"", b"\n")  # by a kill; what follows is a line of its own
-                file.write(b"\n" * torn + as_lines([values]))
-        except OSError as error:
-            raise RunError(
-                f"{path} could not be written ({error.strerror}): make room, then repeat the command with --resume; "
-                "what was saved before is intact"
-            ) from error
+        append(self.path / "metrics.jsonl", record)
 
     def save(self, step: int, counters: dict[str, Any], tensors: dict[str, Tensor], history: list[Record]) -> Path:
         """Make the state durable, the metrics so far with it."""
@@ -238,23 +212,6 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
         return [json.loads(line) for line in whole.splitlines()]
-
-    def seconds(self) -> float:
-        """Time that the run has taken so far, of a device that it had with others its share; damaged lines count 0."""
-        found = 0.0
-        for event in self._events():
-            with contextlib.suppress(ValueError, TypeError):
-                found += float(event.get("seconds", 0.0))
-        return found
-
-    def _events(self) -> Iterator[dict[str, Any]]:
-        """The diary, without damaged lines."""
-        path = self.path / "events.jsonl"
-        for line in path.read_bytes().splitlines() if path.exists() else []:
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    yield event
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write how the run ended."""
@@ -319,61 +276,3 @@ class RunFolder:
         """In words, for messages."""
         found = checkpoint.latest(self.checkpoints)
         return f"last good checkpoint: {found.with_suffix('.safetensors')}" if found else "no checkpoint yet"
-
-
-SILENT = {"recipe.reduce": 1}
-"""Settings that came after digests had been published, with what runs did before: with that they are not in them."""
-LATER = {
-    **{"recipe.dropout": 0.0, "recipe.final_activation": False, "recipe.standardize": True},
-    **{"config.engine": "auto", "config.eval_every": 1},
-    **SILENT,
-}
-"""Settings that runs of earlier versions do not have, with what they did then."""
-
-
-def as_lines(records: list[Record]) -> bytes:
-    """Records as a ``.jsonl`` file has them."""
-    return "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()
-
-
-def difference(stored: dict[str, Any], asked: dict[str, Any], path: str = "") -> str | None:
-    """The first setting in which two configurations differ, in words; those that change no result do not count."""
-    for key in dict.fromkeys((*asked, *stored)):
-        if key in OPERATIONAL or f"{path}{key}" in OPERATIONAL:
-            continue
-        before, now = (settings.get(key, LATER.get(f"{path}{key}")) for settings in (stored, asked))
-        if isinstance(before, dict) and isinstance(now, dict):
-            inner = difference(before, now, f"{path}{key}.")
-            if inner is not None:
-                return inner
-        elif before != now:
-            return f"{path}{key} was {before!r}, now it is {now!r}"
-    return None
-
-
-def effective(about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``{"config": ..., "recipe": ...}`` of a run, without settings that change no result."""
-    parts = {part: about.get(part) or {} for part in ("config", "recipe")}
-    added = {part: {k.removeprefix(f"{part}."): v for k, v in LATER.items() if k.startswith(part)} for part in parts}
-    return {
-        part: {key: value for key, value in {**added[part], **found}.items() if key not in OPERATIONAL}
-        for part, found in parts.items()
-    }
-
-
-def settings_digest(about: dict[str, Any]) -> str:
-    """SHA-256 of the settings of a run, without those that change no result."""
-    said = {
-        part: {key: value for key, value in found.items() if (f"{part}.{key}", value) not in SILENT.items()}
-        for part, found in effective(about).items()
-    }
-    return durable.sha256(json.dumps(said, sort_keys=True).encode())
-
-
-IDENTITY = ("config", "recipe", "data", "network")
-"""What makes a run: settings first, as they explain differences of the rest."""
-
-
-def same(stored: dict[str, Any], asked: dict[str, Any]) -> str | None:
-    """The first difference between two runs, in words."""
-    return difference({key: stored.get(key) for key in IDENTITY}, {key: asked.get(key) for key in IDENTITY})

@@ -21,11 +21,12 @@ from .engine import make_trainer
 from .environment import changed, environment
 from .events import Callback, EpochEnded, Event, Record, Saved, Started, Stepped
 from .fused.dock import Dock
+from .identity import same
 from .lockstep import Pieces, drained
 from .lr_search import LrSearch, Trial, as_json, from_json, searching
 from .pace import Pace
 from .run import Run
-from .run_folder import RunFolder, same
+from .run_folder import RunFolder
 from .shelf import Shelf
 from .signals import Stop
 from .snapshot import put_back, taken
@@ -148,7 +149,7 @@ class Session:
         if not folder.exists():
             folder.refuse_lost()
             folder.begin({**about, "environment": now})
-            folder.note("start", step=0, pid=os.getpid())
+            folder.diary.note("start", step=0, pid=os.getpid())
             return None
         if not resume:
             folder.refuse_taken()
@@ -163,14 +164,14 @@ class Session:
             )
         else:
             folder.refuse_lost()
-        if found is not None and folder.saved_at() > found[0].step and folder.is_last(found[0]):
-            gone = f"{folder.path} had been saved at step {folder.saved_at()}, but that checkpoint is gone"
+        if found is not None and folder.diary.saved_at() > found[0].step and folder.is_last(found[0]):
+            gone = f"{folder.path} had been saved at step {folder.diary.saved_at()}, but that checkpoint is gone"
             warnings.warn(f"{gone}: it goes on from step {found[0].step}", stacklevel=2)
         moved = changed(stored["environment"], now)
         if moved is not None:
             warnings.warn(f"{moved}: the resumed run may differ in the last digits", stacklevel=2)
         folder.take_up(stored, found)
-        folder.note("start", step=found[0].step if found else 0, pid=os.getpid())
+        folder.diary.note("start", step=found[0].step if found else 0, pid=os.getpid())
         if found is None:
             return None
         self.history = found[1]
@@ -283,7 +284,7 @@ class Session:
     def _note(self, event: str, **values: Any) -> None:
         """A line in the diary of the run, with the seconds since the last that has some."""
         if self.disk is not None:
-            self.disk.note(event, **values, seconds=round(self.spent - self.noted, 3))
+            self.disk.diary.note(event, **values, seconds=round(self.spent - self.noted, 3))
             self.noted = self.spent
 
     def _note_time(self) -> None:

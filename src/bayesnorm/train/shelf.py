@@ -12,8 +12,9 @@ from ..errors import RunError
 from . import checkpoint
 from .checkpoint import Checkpoint
 from .config import Config
+from .identity import same
 from .pace import Pace
-from .run_folder import TRIALS, RunFolder, same
+from .run_folder import TRIALS, RunFolder
 from .snapshot import put_back, taken
 from .trainer import Trainer
 

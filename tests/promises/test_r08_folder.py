@@ -29,7 +29,8 @@ def test_configuration_before_the_first_step(command: Commands, tmp_path: Path) 
     assert found["config"]["seed"] == 7
     assert found["config"]["lr"] == 0.02
     assert found["recipe"]["data"] == "digits"
-    assert found["data"] == {"name": "digits", "digest": digits().digest()}
+    assert (found["data"]["name"], found["data"]["digest"]) == ("digits", digits().digest())
+    assert found["data"]["augment"]["shift"] == digits().augment.shift
     assert where["command"][1:] == [*TRAIN, "--seed", "7", "--out", str(folder)]
     assert where["versions"]["torch"] == torch.__version__
     assert set(where["versions"]) == {"bayesnorm", "torch", "numpy", "scipy", "safetensors"}

@@ -12,7 +12,7 @@ from torch import nn
 
 from bayesnorm.data.augment import Augment
 from bayesnorm.errors import DivergedError, RunError, StoppedError
-from bayesnorm.train import Config, find_lr, fit
+from bayesnorm.train import Config, find_lr, fit, identity
 from bayesnorm.train.events import EpochEnded, Saved, Started, Stepped, Tried
 from bayesnorm.train.snapshot import ON_DEVICE, taken
 
@@ -99,7 +99,8 @@ def test_a_folder_holds_what_the_run_returns(tmp_path):
     assert stored.items() >= run.result.items()
     about = json.loads((run.path / "config.json").read_text())
     assert Config.from_dict(about["config"]) == QUICK
-    assert about["data"] == {"name": "made-up", "digest": made_up().digest()}
+    augment = {"shift": 0, "hflip": False, "vflip": False, "deform": 0.0, "spacing": 64, "validation": False}
+    assert about["data"] == {"name": "made-up", "digest": made_up().digest(), "augment": augment}
     assert about["network"]["0.weight"] == "float32 (5, 1, 3, 3)"
 
 
@@ -181,6 +182,8 @@ def test_another_run_is_not_overwritten(tmp_path):
         (network("batch"), made_up(), QUICK, False, "holds a run already: pass --resume"),
         (network("batch"), made_up(), Config(epochs=4, batch=16, lr=0.02), True, "config.epochs was 3, now it is 4"),
         (network("batch"), made_up(seed=1), QUICK, True, "data.digest was"),
+        (network("batch"), made_up(augment=Augment(shift=1)), QUICK, True, "data.augment.shift was 0, now it is 1"),
+        (network("batch"), made_up(augment_val=True), QUICK, True, "data.augment.validation was False, now it is True"),
         (network("weight"), made_up(), QUICK, True, "network.*was"),
         (classifier(), made_up(), QUICK, True, "network.*was"),
     ]
@@ -191,6 +194,13 @@ def test_another_run_is_not_overwritten(tmp_path):
         assert str(tmp_path) in str(caught.value)
     for path, content in before.items():
         assert path.name == "events.jsonl" or path.read_bytes() == content
+
+
+def test_a_run_that_does_not_say_how_it_augments_goes_on():
+    """As those of earlier versions."""
+    earlier, now = {"data": {"digest": "a"}}, {"data": {"digest": "a", "augment": {"shift": 1}}}
+    assert identity.same(earlier, now) is None
+    assert identity.same(earlier, {"data": {**now["data"], "digest": "b"}}) == "data.digest was 'a', now it is 'b'"
 
 
 def test_how_often_is_saved_may_change(tmp_path):

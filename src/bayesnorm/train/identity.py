@@ -58,5 +58,11 @@ IDENTITY = ("config", "recipe", "data", "network")
 
 
 def same(stored: dict[str, Any], asked: dict[str, Any]) -> str | None:
-    """The first difference between two runs, in words."""
-    return difference({key: stored.get(key) for key in IDENTITY}, {key: asked.get(key) for key in IDENTITY})
+    """The first difference between two runs, in words.
+
+    Runs of earlier versions do not say how their images were augmented, which is not compared then.
+    """
+    before, now = ({key: about.get(key) for key in IDENTITY} for about in (stored, asked))
+    if "augment" not in (before["data"] or {}):
+        now["data"] = {key: value for key, value in (now["data"] or {}).items() if key != "augment"}
+    return difference(before, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import warnings
@@ -142,7 +143,7 @@ class Session:
         about = {
             "config": self.config.as_dict(),
             "recipe": self.recipe,
-            "data": {"name": self.data.name, "digest": self.data.digest()},
+            "data": {"name": self.data.name, "digest": self.data.digest(), "augment": self._augment()},
             "network": signature(self.net),
         }
         now = environment(self.world.device, self.world.size)
@@ -176,6 +177,10 @@ class Session:
             return None
         self.history = found[1]
         return found[0]
+
+    def _augment(self) -> dict[str, Any]:
+        """What is done to the images of training, and whether to those of validation."""
+        return {**dataclasses.asdict(self.data.augment), "validation": self.data.augment_val}
 
     def _compare(self, folder: RunFolder, stored: dict[str, Any], about: dict[str, Any]) -> None:
         found = same(stored, about)

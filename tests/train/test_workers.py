@@ -53,6 +53,16 @@ def test_what_is_told_after_an_error_is_received_too(tmp_path):
     assert [event.trial for event in told[1:]] == list(range(5000))
 
 
+def test_warnings_of_all_processes_are_given_here_by_name(tmp_path, capfd):
+    told = []
+    with pytest.warns(RuntimeWarning) as given:
+        side_by_side(["a", "b"], jobs.warns, (tmp_path,), {"a": told.append, "b": told.append})
+    assert sorted(str(one.message) for one in given) == [f"{n}: the last checkpoint is damaged" for n in "ab"]
+    assert {one.filename for one in given} == {__file__}
+    assert told == 2 * [Tried(1, 1, 0.1, 1.0)]
+    assert "damaged" not in capfd.readouterr().err, "not printed by the processes"
+
+
 def test_a_process_that_dies_is_named(tmp_path):
     with pytest.raises(BayesnormError, match="a: its process ended with -9"):
         side_by_side(["a"], jobs.dies, (tmp_path,), quiet("a"))

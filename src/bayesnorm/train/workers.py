@@ -8,6 +8,7 @@ import os
 import queue
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +37,12 @@ class _Failed:
     status: int
 
 
+@dataclass(frozen=True)
+class _Warned:
+    message: str
+    category: type[Warning]
+
+
 def side_by_side(
     names: Sequence[str],
     work: Work,
@@ -45,6 +52,8 @@ def side_by_side(
     stop_at: float | None = None,
 ) -> None:
     """Do ``work`` for every name, some at a time; the first error ends all, after they have saved their state.
+
+    Their warnings are given here, with the name in front.
 
     Two processes of one thread are faster than one of two: small networks have nothing to divide.
 
@@ -102,6 +111,8 @@ def _receive(events: Any, show: dict[str, Callback]) -> _Failed | None:
             wait = None  # what is there already, then back: others have to be looked after
             if isinstance(event, _Failed):
                 found = found or event
+            elif isinstance(event, _Warned):
+                warnings.warn(f"{name}: {event.message}", event.category, stacklevel=3)
             else:
                 show[name](event)
     return found
@@ -132,6 +143,10 @@ def _child(name: str, events: Any, work: Work, arguments: Sequence[Any]) -> None
         light: dict[str, Any] = {"net": None} if isinstance(event, Started | EpochEnded) else {}
         events.put((name, dataclasses.replace(event, **light)))
 
+    def warned(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+        events.put((name, _Warned(str(message), category)))
+
+    warnings.showwarning = warned
     try:
         try:
             work(name, emit, *arguments)

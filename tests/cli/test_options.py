@@ -163,6 +163,8 @@ def test_choices_are_those_of_the_recipe(name, given, capsys):
         (["clip=none", "variance_step=none", "lr=auto"], {"clip": None, "variance_step": None, "lr": "auto"}),
         (["lr=3e-3", "prior=log-uniform", "augment=no"], {"lr": 0.003, "prior": "log-uniform", "augment": False}),
         (["per-layer-variance=yes", "cell_split=01-02"], {"per_layer_variance": True, "cell_split": "01-02"}),
+        (["lr=1", "batch+projection:lr=2"], {"lr": 1.0, "batch+projection:lr": 2.0}),
+        (["none: lr-epochs = 3"], {"none:lr_epochs": 3}),
     ],
 )
 def test_settings_in_words(given, settings):
@@ -181,6 +183,17 @@ def test_settings_in_words(given, settings):
         (["augment=maybe"], "--set augment=maybe: give yes or no"),
         (["lr=fast"], "--lr fast: give a number or auto"),
         (["epochs=4", "epochs=5"], "--set epochs=5: epochs is set twice; choose one"),
+        (["none:lr=4", "none:lr=5"], "--set none:lr=5: none:lr is set twice; choose one"),
+        (["batch:lr=much"], "--lr much: give a number or auto"),
+        (
+            ["bach:lr=4"],
+            "--set bach:lr=4: unknown method 'bach': choose a norm (none, batch, weight, analytic), +projection, "
+            "+noise or +bayes",
+        ),
+        (
+            ["none:rate=4"],
+            "--set none:rate=4: give NAME=VALUE with a name of `bayesnorm train --help`, as in epochs=40",
+        ),
     ],
 )
 def test_settings_that_cannot_be_read_are_named_with_a_remedy(given, message):

@@ -294,6 +294,18 @@ def test_settings_of_ones_own_do_not_collide(reproduce: Call) -> None:
     ]
 
 
+def test_a_setting_of_one_method_is_that_of_its_runs_alone(reproduce: Call) -> None:
+    status, _, err = reproduce(*FIG1, "--set", "lr=0.02", "--set", "batch:lr=0.03")
+    assert (status, err) == (0, "")
+    document = json.loads(Path("paper-smoke/batch.lr=0.03,lr=0.02/fig1.json").read_text())
+    assert document["set"] == {"lr": 0.02, "batch:lr": 0.03}
+    name = "digits-{}-batch.lr=0.03,lr=0.02-seed0"
+    assert {run: of["lr"] for run, of in document["runs"].items()} == {
+        name.format("none"): 0.02,
+        name.format("batch"): 0.03,
+    }
+
+
 @pytest.mark.parametrize("how", [("--fleet",), ("--processes", "1"), ("--processes", "2")])
 def test_a_time_limit_exits_143_and_the_same_command_goes_on(reproduce: Call, how: tuple[str, ...]) -> None:
     args = ("fig1", "--device", "cpu", "--preset", "smoke", "--set", "epochs=2", *how)

@@ -168,10 +168,26 @@ def test_other_values_have_other_names() -> None:
     assert all(len(tag) == 16 and tag.startswith("set-") for tag in tags)
 
 
+def test_a_change_of_one_method_is_a_setting_of_its_runs_alone_and_part_of_all_names() -> None:
+    preset = PRESETS["smoke"].changed(
+        {"lr": 0.5, "batch+projection:lr": 0.25, "batch+projection:activation": "softmax"}
+    )
+    assert preset.tag == "batch+projection.activation=softmax,batch+projection.lr=0.25,lr=0.5"
+    for method, lr in {"batch": 0.5, "batch+projection": 0.25, "weight": 0.5}.items():
+        for cells in (False, True):
+            run = Wanted(method, cells=cells)
+            recipe, config = resolved(run, preset)
+            assert config.lr == lr
+            assert (recipe.activation == "softmax") == (cells and method == "batch+projection")
+            assert preset.tag in run.name(preset)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"norm": "batch"}, "--set norm: preset and figures decide it; leave it out"),
+        ({"batch:seed": 3}, "--set batch:seed: preset and figures decide it; leave it out"),
+        ({"batch:epochs": 0}, "epochs=0: must be a whole number of at least 1"),
         ({"seed": 3}, "--set seed: preset and figures decide it; leave it out"),
         ({"epochs": 0}, "epochs=0: must be a whole number of at least 1"),
         ({"kl_factor": -1.0}, "kl_factor=-1.0: must be a number, not negative"),

@@ -14,6 +14,7 @@ import typer
 
 from ..train.config import ENGINES, Config
 from ..train.defaults import DEFAULTS
+from ..train.methods import settings_of
 from ..train.recipe import CHOICES, Recipe
 
 NAMES = {"directory": "--dir"}
@@ -159,20 +160,34 @@ def _read(name: str, value: Any) -> Any:
 def read_settings(given: Sequence[str]) -> dict[str, Any]:
     """Settings as ``--set NAME=VALUE`` gives them, each at most once; ``none`` stands for one that is not given.
 
-    >>> read_settings(["padding=same", "kl-factor=2", "clip=none"])
-    {'padding': 'same', 'kl_factor': 2.0, 'clip': None}
+    ``METHOD:NAME=VALUE`` is for the runs of a method alone.
+
+    >>> read_settings(["padding=same", "kl-factor=2", "clip=none", "batch+projection:lr=0.1"])
+    {'padding': 'same', 'kl_factor': 2.0, 'clip': None, 'batch+projection:lr': 0.1}
     """
     fields = {field.name: field for cls in (Recipe, Config) for field in dataclasses.fields(cls)}
     found: dict[str, Any] = {}
     for text in given:
-        name, equals, value = text.partition("=")
+        full, equals, value = text.partition("=")
+        method, colon, name = full.strip().rpartition(":")
         name = name.strip().replace("-", "_")
         if not equals or name not in fields:
             raise ValueError(f"--set {text}: give NAME=VALUE with a name of `bayesnorm train --help`, as in epochs=40")
-        if name in found:
-            raise ValueError(f"--set {text}: {name} is set twice; choose one")
-        found[name] = _typed(fields[name], value.strip(), text)
+        if colon:
+            _known(method, text)
+        key = f"{method}{colon}{name}"
+        if key in found:
+            raise ValueError(f"--set {text}: {key} is set twice; choose one")
+        found[key] = _typed(fields[name], value.strip(), text)
     return found
+
+
+def _known(method: str, text: str) -> None:
+    """ValueError where a method of ``--set METHOD:NAME=VALUE`` is none."""
+    try:
+        settings_of(method)
+    except ValueError as error:
+        raise ValueError(f"--set {text}: {error}") from None
 
 
 def _typed(field: Any, value: str, text: str) -> Any:

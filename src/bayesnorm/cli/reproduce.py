@@ -61,8 +61,9 @@ def reproduce_(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A setting of `bayesnorm train` instead of the preset's, as in epochs=40; may be repeated. Such runs "
-            "have folders of their own, their figures are in --out/NAME=VALUE,...",
+            help="A setting of `bayesnorm train` instead of the preset's, as in epochs=40; of one method alone as in "
+            "batch+projection:lr=0.1. May be repeated. Such runs have folders of their own, their figures are in "
+            "--out/NAME=VALUE,...",
         ),
     ] = None,
     seeds: Annotated[

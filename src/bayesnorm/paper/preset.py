@@ -10,7 +10,7 @@ from typing import Any
 
 from ..train.config import OPERATIONAL, Config
 from ..train.defaults import resolve
-from ..train.methods import TABLE
+from ..train.methods import TABLE, settings_of
 from ..train.recipe import NO_FILES, ONLY, Recipe
 
 Settings = dict[str, Any]
@@ -47,7 +47,8 @@ class Preset:
         table_seeds: of its rows.
         side: settings of the runs of side experiments (figures 2 and A1), compared with each other only: they may be
             shorter; empty: those of all runs.
-        changes: settings that were asked for instead; they are part of the names of the runs.
+        changes: settings that were asked for instead; they are part of the names of the runs. ``METHOD:NAME`` is one of
+            the runs of a method alone.
     """
 
     name: str
@@ -69,8 +70,16 @@ class Preset:
     def settings(self, cells: bool, norm: str, side: bool = False) -> Settings:
         """Settings of a run, or of one of a side experiment, without what its method decides."""
         chosen = self.cells if cells else {**self.images, **self.by_norm.get(norm, {})}
-        changes = {name: value for name, value in self.changes.items() if cells or name not in OF_CELLS}
-        return {**chosen, **(self.aside if side else {}), **changes}
+        return {**chosen, **(self.aside if side else {}), **self.of_method("", cells)}
+
+    def of_method(self, method: str, cells: bool) -> Settings:
+        """Settings that were asked for of the runs of a method alone, or of all runs ('').
+
+        >>> PRESETS["smoke"].changed({"batch+projection:lr": 0.1, "batch:lr": 0.2}).of_method("batch+projection", False)
+        {'lr': 0.1}
+        """
+        parts = [(*_parts(name), value) for name, value in self.changes.items()]
+        return {name: value for of, name, value in parts if of == method and (cells or name not in OF_CELLS)}
 
     @property
     def aside(self) -> Settings:
@@ -98,22 +107,35 @@ class Preset:
     def changed(self, settings: Mapping[str, Any]) -> Preset:
         """The preset with other settings; ValueError for one that is not free, or has no sense."""
         for name in settings:
-            if name in DECIDED:
+            if _parts(name)[1] in DECIDED:
                 raise ValueError(f"--set {name}: preset and figures decide it; leave it out")
         made = replace(self, changes=dict(settings))
-        for cells in (False, True):
-            chosen = {**made.settings(cells, "none"), "norm": "none"}
-            place = {} if chosen["data"] in NO_FILES else {"directory": "."}
-            recipe, config = resolve({**chosen, **place})
-            Recipe(**recipe), Config.from_dict(config)
+        for method in dict.fromkeys(["none", *(method for name in settings if (method := _parts(name)[0]))]):
+            of = settings_of(method)
+            for cells in (False, True):
+                chosen = {**made.settings(cells, of["norm"]), **made.of_method(method, cells), **of}
+                place = {} if chosen["data"] in NO_FILES else {"directory": "."}
+                recipe, config = resolve({**chosen, **place})
+                Recipe(**recipe), Config.from_dict(config)
         return made
 
 
 def _tag(settings: Settings) -> str:
     """Those that change a result, in the order of their names."""
-    kept = {name: value for name, value in sorted(settings.items()) if name not in OPERATIONAL}
-    words = ",".join(f"{name}={_word(value)}" for name, value in kept.items())
+    kept = {name: value for name, value in sorted(settings.items()) if _parts(name)[1] not in OPERATIONAL}
+    # Not a colon, which some file systems do not have in names.
+    words = ",".join(f"{name.replace(':', '.')}={_word(value)}" for name, value in kept.items())
     return words if len(words) <= LONGEST else "set-" + hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """The method that a change is for, or '' for all, and the setting.
+
+    >>> _parts("batch+projection:lr"), _parts("lr")
+    (('batch+projection', 'lr'), ('', 'lr'))
+    """
+    method, _, setting = name.rpartition(":")
+    return method, setting
 
 
 def _word(value: Any) -> str:

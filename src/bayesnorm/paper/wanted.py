@@ -60,8 +60,8 @@ class Wanted:
 
     def settings(self, preset: Preset) -> Settings:
         """Settings of the run that do not depend on other runs."""
-        method = settings_of(self.method)
-        found = {**preset.settings(self.cells, method["norm"], self.side), **method, "seed": self.seed}
+        method, asked = settings_of(self.method), preset.of_method(self.method, self.cells)
+        found = {**preset.settings(self.cells, method["norm"], self.side), **asked, **method, "seed": self.seed}
         if self.batch is not None:
             found["batch"] = self.batch
             if "warmup_steps" in found:  # over as many samples as with the protocol's batch

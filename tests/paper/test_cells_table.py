@@ -110,7 +110,7 @@ def changed(run: Path, target: Path, part: str, **settings: object) -> Path:
     ("part", "setting", "value"),
     [
         *(("config", name, value) for name, value in (("kl_factor", 1.0), ("clip", 3.0), ("warmup_steps", 7))),
-        *(("config", name, value) for name, value in (("variance_step", 5.0), ("optimizer", "sgd"), ("lr_epochs", 7))),
+        *(("config", name, value) for name, value in (("variance_step", 5.0), ("optimizer", "sgd"))),
         *(("config", name, value) for name, value in (("decay_epochs", 9.0),)),
         *(("recipe", name, value) for name, value in (("first_layer", "patch"), ("sigma_init", 0.3), ("prior", 1.0))),
         *(("recipe", name, value) for name, value in (("final_activation", True), ("augment", False))),
@@ -129,7 +129,10 @@ def test_runs_that_were_trained_differently_are_rows_of_their_own(
 
 
 def test_seeds_folder_and_learning_rate_may_differ_in_a_row(runs: Path, tmp_path: Path) -> None:
-    other = changed(runs / f"{BEST}-1", tmp_path / "lr", "config", lr=0.5, seed=3, checkpoint_seconds=1.0)
+    """And how it was found, and what was looked at on the way."""
+    search = {"lr_trials": 3, "lr_epochs": 7, "lr_low": 1e-4, "lr_high": 0.5, "lr_anneal": True}
+    looks = {"eval_every": 1, "train_eval": 2, "checkpoint_seconds": 1.0}
+    other = changed(runs / f"{BEST}-1", tmp_path / "lr", "config", lr=0.5, seed=3, **search, **looks)
     other = changed(other, tmp_path / "folder", "recipe", directory="elsewhere")
     (row,) = cells_table([runs / f"{BEST}-0", other])["rows"]
     assert (row["splits"], row["seeds"], row["apart"]) == ([0, 1], [0, 3], {})

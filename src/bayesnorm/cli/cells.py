@@ -19,9 +19,9 @@ from .output import refuse_unfit
 from .tables import console, new_table
 
 SHOWN = {
-    "nll": ("NLL", "{:.4f}"),
-    "nll_mc30": ("MC-30", "{:.4f}"),
-    "accuracy": ("accuracy", "{:.2%}"),
+    "nll": ("NLL", "{:.3f}"),
+    "nll_mc30": ("MC-30", "{:.3f}"),
+    "accuracy": ("accuracy", "{:.1%}"),
     "iou": ("IoU", "{:.3f}"),
     "seg": ("SEG", "{:.3f}"),
 }

@@ -40,6 +40,8 @@ SHOWN = ("model", "width", "activation", "masks", "reduce", "epochs", "batch", "
 """Settings that a row names itself, besides among all."""
 OWN = ("seed", "split_seed", "cell_split", "lr")
 """Settings in which runs of one row may differ, or that it has under another name."""
+UNSEEN = ("lr_trials", "lr_epochs", "lr_low", "lr_high", "lr_anneal", "eval_every", "train_eval")
+"""Settings of the search for the learning rate, of which a row has what each run got, and of looks on the way."""
 METHOD = ("norm", "scale", "project")
 """Settings in which runs that are compared may differ."""
 POSTERIOR = (
@@ -52,13 +54,13 @@ POSTERIOR = (
 def cells_table(paths: Sequence[Path]) -> dict[str, Any]:
     """``{"rows": [...], "comparisons": [...], "diverged": [...]}`` of evaluated runs on the cells.
 
-    A row has the method, what else its runs have in common (``settings``: all but seeds, folder and learning rate;
-    ``apart``: those in which it differs from other rows of the method), and a list with a number per run for every
-    measure; ``splits`` are the seeds of random splits, or ``"01-02"``, ``seeds`` those of training. All figures are of
-    the validation frames, as there are no others. A comparison is ``difference``, the mean over runs of the same split
-    and seed of the NLL of ``method`` minus that of ``than`` (another method that was trained alike, or the same with
-    another posterior), with the two-sided p value of the paired t test: of single passes, and of what each predicts
-    best with (30 draws, if it has any). Where only seeds differ, p tells nothing about other frames.
+    A row has the method, what else its runs have in common (``settings``: all but seeds, folder, the learning rate and
+    how it was found; ``apart``: those in which it differs from other rows of the method), and a list with a number per
+    run for every measure; ``splits`` are the seeds of random splits, or ``"01-02"``, ``seeds`` those of training. All
+    figures are of the validation frames, as there are no others. A comparison is ``difference``, the mean over runs of
+    the same split and seed of the NLL of ``method`` minus that of ``than`` (another method that was trained alike, or
+    the same with another posterior), with the two-sided p value of the paired t test: of single passes, and of what
+    each predicts best with (30 draws, if it has any). Where only seeds differ, p tells nothing about other frames.
     """
     found: dict[str, Row] = {}
     diverged = []
@@ -95,7 +97,7 @@ def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
     """What has an effect on the runs of a row."""
     parts = effective(about)
     settings = {**parts["recipe"], **parts["config"]}
-    idle = [*OWN]
+    idle = [*OWN, *UNSEEN]
     idle += [] if settings["scale"] == "bayes" else POSTERIOR
     idle += [] if settings["scale"] == "noise" else ("sigma_u", "sigma_v")
     idle += [] if settings["norm"] == "analytic" else ("first_layer",)

@@ -2,23 +2,27 @@
 
 import json
 import re
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bayesnorm.cli.options import read_settings
 from bayesnorm.paper import EXHIBITS, PRESETS, Lab, reproduce
-from bayesnorm.paper.cells_table import cells_table
+from bayesnorm.paper.cells_table import cells_table, comparisons
 from bayesnorm.paper.reproduce import files_of
+from bayesnorm.train.identity import settings_digest
+from bayesnorm.train.job import Job
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "results" / "cifar10"
 SEEDS = (0, 1)
 IDS = [name for name in EXHIBITS if (PUBLISHED / f"{name}.json").exists()]
 CELLS = ROOT / "results" / "cells"
-REDUCED = PRESETS["paper"].changed({"activation": "softplus", "epochs": 300, "lr_trials": 6, "reduce": 8})
-"""The cells on two cores."""
+OF_CELLS = [path for name in EXHIBITS for path in sorted(CELLS.glob(f"*/{name}.json"))]
+"""Of frames as they are, and of reduced ones."""
 
 
 def refused(names: Any) -> Any:
@@ -58,16 +62,37 @@ def test_records_give_what_is_published(lab: Lab, name: str) -> None:
     assert all(path.is_file() for path in files_of(PUBLISHED, name))
 
 
-@pytest.mark.parametrize("name", [name for name in EXHIBITS if (CELLS / "reduced" / f"{name}.json").exists()])
-def test_records_of_the_cells_give_what_is_published(tmp_path: Path, name: str) -> None:
-    lab = Lab(tmp_path, REDUCED, refused, runs=CELLS / "records")
-    assert_equal(reproduce(EXHIBITS[name], lab), json.loads((CELLS / "reduced" / f"{name}.json").read_text()))
-    assert all(path.is_file() for path in files_of(CELLS / "reduced", name))
+@pytest.mark.parametrize("path", OF_CELLS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_records_of_the_cells_give_what_is_published(tmp_path: Path, path: Path) -> None:
+    published = json.loads(path.read_text())
+    lab = Lab(tmp_path, PRESETS["paper"].changed(published["set"]), refused, runs=CELLS / "records")
+    assert_equal(reproduce(EXHIBITS[path.stem], lab), published)
+    assert all(there.is_file() for there in files_of(path.parent, path.stem))
+
+
+def test_the_page_has_the_commands_of_what_is_published_of_the_cells() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text().replace("\\\n", " ")
+    commands = re.findall(r"bayesnorm reproduce (fig9) --preset paper --cells-dir \S+((?: +--set \S+=\S+)+)", page)
+    said = [(name, read_settings(re.findall(r"--set (\S+)", settings))) for name, settings in commands]
+    published = [(path.stem, json.loads(path.read_text())["set"]) for path in OF_CELLS]
+    in_order = [sorted(json.dumps(some, sort_keys=True) for some in both) for both in (said, published)]
+    assert in_order[0] == in_order[1]
 
 
 def test_the_table_of_the_cells_is_that_of_the_records() -> None:
     found = cells_table(sorted((CELLS / "records").iterdir()))
     assert_equal(found, json.loads((CELLS / "table.json").read_text()))
+
+
+def test_rows_without_records_are_compared_as_in_the_table_and_can_be_trained_again() -> None:
+    kept = json.loads((CELLS / "unrecorded.json").read_text())
+    assert_equal(comparisons(kept["rows"]), kept["comparisons"])
+    files = [CELLS / "fleets" / f"{name}.json" for name in ("short", "long")]
+    jobs = [Job(Path(run.pop("out")), run) for path in files for run in json.loads(path.read_text())]
+    offered = {
+        settings_digest(dict(zip(("recipe", "config"), map(asdict, job.resolved()), strict=True))) for job in jobs
+    }
+    assert offered > {digest for row in kept["rows"] for digest in row["config_digests"]}
 
 
 def test_the_page_names_and_shows_what_is_published() -> None:
@@ -78,4 +103,19 @@ def test_the_page_names_and_shows_what_is_published() -> None:
     assert sorted(command.split()) == sorted(IDS)
     assert seeds == ",".join(map(str, SEEDS))
     shown = re.findall(r"!\[.*?\]\(\.\./results/cifar10/(.+?)\.png\)", page)
-    assert sorted([*shown, "table1"]) == sorted(IDS)
+    assert sorted([*shown, "table1"]) == sorted([*IDS, "fig2-epoch25"])
+
+
+def test_the_page_draws_figure_2_as_far_as_it_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "results" / "cifar10"
+    small = "cifar10-batch-side-epochs=40,eval_every=1-seed0"
+    shutil.copytree(PUBLISHED / "records" / small, here / "records" / small)
+    shutil.copy(PUBLISHED / "interrupted.json", here)
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?fig2-epoch25.*?)```", page, re.DOTALL)
+    exec(compile(code, "reproduction.md", "exec"), {})
+    assert_equal(
+        json.loads((here / "fig2-epoch25.json").read_text()), json.loads((PUBLISHED / "fig2-epoch25.json").read_text())
+    )
+    assert all(path.is_file() for where in (here, PUBLISHED) for path in files_of(where, "fig2-epoch25"))

@@ -79,7 +79,7 @@ def cells_table(paths: Sequence[Path]) -> dict[str, Any]:
     rows = [_sorted(row) for row in found.values()]
     for row in rows:
         row["apart"] = _apart(row, rows)
-    return {"rows": rows, "comparisons": _comparisons(rows), "diverged": diverged}
+    return {"rows": rows, "comparisons": comparisons(rows), "diverged": diverged}
 
 
 def _shared(about: Mapping[str, Any]) -> Row:
@@ -158,7 +158,7 @@ def _sorted(row: Row) -> Row:
     return {name: [v[index] for index in order] if isinstance(v, list) else v for name, v in row.items()}
 
 
-def _comparisons(rows: Sequence[Row]) -> list[Row]:
+def comparisons(rows: Sequence[Row]) -> list[Row]:
     """The best method of the paper against each other one that was trained alike, and against itself."""
     ours = [row for row in rows if row["method"] == BEST]
     pairs = [(mine, other) for mine in ours for other in rows if other["method"] != BEST]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..report.drawing import legend, legend_rows, new_figure, styled
-from .curves import curve_of, dashed, final, final_std, finish, lines
+from .curves import Curve, curve_of, dashed, final, final_std, finish, lines
 from .exhibit import Exhibit, Measured
 from .lab import Lab
 from .preset import Preset
@@ -24,13 +25,17 @@ def runs(preset: Preset) -> dict[str, Wanted]:
 def measure(lab: Lab) -> Measured:
     """Training loss in both modes, validation loss and accuracy."""
     both = runs(lab.preset)
-    curves = {label: curve_of(lab.history(run)) for label, run in both.items()}
+    sizes = {"small": lab.folder(both["small"]).about()["config"]["batch"], "large": lab.preset.norm_batch}
+    return compared({label: curve_of(lab.history(run)) for label, run in both.items()}, sizes)
+
+
+def compared(curves: Mapping[str, Curve], sizes: Mapping[str, int]) -> Measured:
+    """The same of curves that are there, with the sizes of their normalization batches."""
     numbers = {}
     for label, curve in curves.items():
         numbers[f"{label} normalization batch, validation accuracy"] = final(curve, "val_accuracy")
         numbers[f"{label} normalization batch, std of iterates"] = final_std(curve, "val_accuracy")
         numbers[f"{label} normalization batch, validation loss"] = final(curve, "val_nll")
-    sizes = {"small": lab.folder(both["small"]).about()["config"]["batch"], "large": lab.preset.norm_batch}
     return {"numbers": numbers, "curves": curves, "sizes": sizes}
 
 

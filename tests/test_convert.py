@@ -456,6 +456,15 @@ def test_frozen_parameters_stay_frozen(norm, scale):
 
 
 @MEMBER
+def test_a_frozen_layer_gets_no_parameter_that_moves_its_mean(norm, scale):
+    """What is new of it is frozen too; only the size of the noise can be learned."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Conv2d(4, 2, 3)).requires_grad_(False)
+    got = bayesnorm.convert(net, norm=norm, scale=scale, example=X)
+    learned = {name for name, p in got.named_parameters() if p.requires_grad}
+    assert learned == ({"0.scale.u", "2.scale.u"} if scale == "bayes" else set())
+
+
+@MEMBER
 def test_inplace_keeps_parameters_and_known_gives_what_the_optimizer_lacks(norm, scale):
     net = plain().train()
     objects = dict(net.named_parameters())

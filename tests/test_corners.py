@@ -399,3 +399,186 @@ def test_shapes_on_the_meta_device(norm, scale):
     there = net.to("meta")
     assert there.eval()(x.to("meta")).shape == expected
     assert there.train()(x.to("meta")).shape == expected
+
+
+class Attends(nn.Module):
+    """Torch's own transformer layer: its output projection is used by a function, not called."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 2, stride=2)
+        self.encoder = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, 5)
+        nn.init.normal_(self.encoder.self_attn.out_proj.bias)
+
+    def forward(self, x):
+        return self.head(self.encoder(self.patches(x).flatten(2).transpose(1, 2))[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:no moment rule", "ignore:'encoder.self_attn.out_proj' is left as it is")
+@pytest.mark.parametrize("norm", ["weight", "analytic"])
+def test_attention_converts_and_only_what_is_called_is_normalized(norm):
+    torch.manual_seed(0)
+    net = Attends().eval()
+    got = bayesnorm.convert(net, norm=norm, scale="bayes", example=X)
+    before = got(X)
+    assert relative(before, net(X)) < 1e-5
+    assert not isinstance(got.encoder.self_attn.out_proj, NormLinear)
+    bayesnorm.project_(got)
+    assert relative(got(X), before) < 1e-5
+    assert relative(bayesnorm.fold(got)(X), before) < 1e-5
+
+
+class Words(nn.Module):
+    """Reads whole numbers, and the weight of its head twice: no guess of an input runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 4), nn.Linear(4, 4)
+
+    def forward(self, words):
+        return self.head(self.embed(words).mean(1)) @ self.head.weight
+
+
+def test_a_network_that_no_guess_runs_wants_an_example():
+    """What else reads a weight is seen in a run only."""
+    words = torch.randint(10, (5, 7), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"did not run on inputs .* example="):
+        bayesnorm.convert(Words(), norm="weight", scale="bayes")
+    with pytest.raises(ValueError, match="nothing to normalize"):
+        bayesnorm.convert(Words(), norm="weight", scale="bayes", example=words)
+
+
+class ReadsItsNorm(nn.Module):
+    """Uses numbers of its batch norms beside calling them."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.conv, self.bn, self.name = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), name
+        self.last, self.norm = nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2)
+
+    def forward(self, x):
+        y = self.bn(self.conv(x)) * getattr(self.bn, self.name).view(1, -1, 1, 1)
+        return self.norm(input=self.last(y))
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "running_mean", "running_var"])
+@pytest.mark.parametrize("norm", ["batch", "weight", "analytic"])
+def test_a_batch_norm_whose_numbers_are_read_elsewhere_is_left_alone(norm, name):
+    torch.manual_seed(0)
+    net = ReadsItsNorm(name).eval()
+    nn.init.normal_(net.bn.bias)
+    net.bn.running_mean.normal_()
+    with pytest.warns(UserWarning, match="'bn' is left as it is: its weight, bias or statistics are used elsewhere"):
+        got = bayesnorm.convert(net, norm=norm, scale="bayes", example=X)
+    assert isinstance(got.bn, nn.BatchNorm2d)
+    assert isinstance(got.last, NormConv2d)
+    assert relative(got(X), net(X)) < 1e-5
+
+
+class Spectrum(nn.Module):
+    """Complex numbers on the way to the first convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x):
+        return self.last(self.conv(torch.fft.rfft2(x).abs()).relu())
+
+
+def test_what_follows_complex_numbers_is_measured():
+    torch.manual_seed(0)
+    net = Spectrum().eval()
+    with pytest.warns(UserWarning, match="no moment rule for"):
+        got = bayesnorm.convert(net, norm="analytic", scale="bayes", example=X)
+    assert relative(got(X), net(X)) < 1e-5
+
+
+class Flat(nn.Module):
+    """A batch norm over a flattened map tells the size of the input, a convolution alone does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.last = nn.Conv2d(3, 4, 3), nn.BatchNorm1d(144), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.last(self.bn(y.flatten(1)).view_as(y))
+
+
+def test_a_guess_that_contradicts_a_batch_norm_is_not_taken():
+    torch.manual_seed(0)
+    net = Flat().eval()
+    got = bayesnorm.convert(net, norm="analytic", scale="bayes")
+    assert relative(got(X), net(X)) < 1e-5
+
+
+class Named(nn.Module):
+    """One argument, a dict of tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, batch):
+        return self.bn(self.conv(batch["image"] * batch["gain"]))
+
+
+@pytest.mark.parametrize("norm", ["batch", "weight", "analytic"])
+def test_an_example_may_be_a_dict_of_tensors(norm):
+    torch.manual_seed(0)
+    net = Named().eval()
+    batch = {"image": X, "gain": torch.ones(len(X), 1, 1, 1)}
+    got = bayesnorm.convert(net, norm=norm, scale="bayes", example=(batch,))
+    assert relative(got(batch), net(batch)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("norm", "scale"), [("weight", "bayes"), ("weight", "noise"), ("analytic", "point"), ("batch", "point")]
+)
+def test_copies_of_data_parallel_are_refused_where_layers_share_something(norm, scale):
+    """What ``nn.DataParallel`` calls on each device: torch marks the copies."""
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), norm=norm, scale=scale)
+    replica = net._replicate_for_data_parallel()
+    if (norm, scale) == ("batch", "point"):
+        assert torch.equal(replica.eval()(X[:, 0, 0, :4]), net.eval()(X[:, 0, 0, :4]))
+        return
+    with pytest.raises(ValueError, match="use DistributedDataParallel"):
+        replica(X[:, 0, 0, :4])
+    with pytest.raises(ValueError, match="DistributedDataParallel"):
+        bayesnorm.convert(nn.DataParallel(net), norm=norm, scale=scale)
+
+
+def numbers():
+    return [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("given", [numbers(), torch.tensor(numbers()).numpy()])
+def test_what_is_no_tensor_is_named(given):
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(2, 3)), norm="weight", scale="bayes")
+    for function in (
+        bayesnorm.input_stats,
+        lambda x: bayesnorm.predict(net, x),
+        lambda x: bayesnorm.init_from_data_(net, x),
+    ):
+        with pytest.raises(ValueError, match=f"as one tensor.*, not {type(given).__name__}"):
+            function(given)
+
+
+def test_arguments_of_another_kind_are_named():
+    net = nn.Sequential(nn.Linear(2, 3))
+    got = bayesnorm.convert(net, norm="weight", scale="bayes")
+    with pytest.raises(ValueError, match=r"samples=2\.5: pass the number of draws"):
+        bayesnorm.predict(got, X[:, 0, 0, :2], samples=2.5)
+    with pytest.raises(ValueError, match=r"exclude=Linear.*: pass a name pattern, a module type or a predicate"):
+        bayesnorm.convert(net, norm="weight", scale="bayes", exclude=net[0])
+    with pytest.raises(ValueError, match=r"2 pairs for a network of 1 inputs: pass a tuple \(mean, var\)"):
+        bayesnorm.convert(net, norm="analytic", scale="bayes", input_stats=[torch.zeros(2), torch.ones(2)])
+
+
+def test_numbers_of_data_may_be_of_any_integer_type():
+    net = bayesnorm.convert(nn.Sequential(nn.Linear(2, 3)), norm="weight", scale="bayes")
+    assert bayesnorm.ELBO(net, n_data=torch.tensor(12)).n_data == 12
+    with pytest.raises(ValueError, match=r"n_data=12\.0"):
+        bayesnorm.ELBO(net, n_data=12.0)

@@ -221,3 +221,58 @@ def test_in_inference_mode():
     with torch.inference_mode():
         found = bayesnorm.predict(net, x * 1, method="moments").probs
     assert torch.equal(found, expected)
+
+
+class Branches(nn.Module):
+    """Residual blocks, the last norm of each starting at zero as is usual."""
+
+    def __init__(self, zeros):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(1, 8, 3), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)) for _ in range(4)])
+        for block in list(self.blocks)[:zeros]:
+            nn.init.zeros_(block[1].weight)
+
+    def forward(self, x):
+        y = self.stem(x)
+        for block in self.blocks:
+            y = y + block(y).relu()
+        return self.head(y.mean((2, 3)))
+
+
+@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize("norm", ["batch", "weight", "analytic"])
+@pytest.mark.parametrize("zeros", [1, 3, 4])
+def test_branches_that_are_switched_off_add_nothing(zeros, norm, projected):
+    """Their sigma / s is a division by zero, or thousands; the outputs vary as much as draws do."""
+    torch.manual_seed(0)
+    net, x = Branches(zeros).eval(), torch.randn(16, 1, 9, 9)
+    net = bayesnorm.convert(net, norm=norm, scale=Bayes(sigma_init=0.2)).eval()
+    if projected:
+        bayesnorm.project_(net)
+    predicted = bayesnorm.predict(net, x, method="moments").probs
+    assert predicted.isfinite().all()
+    drawn = bayesnorm.predict(net, x, samples=2000).probs
+    assert (predicted - drawn).abs().max() < 0.02
+
+
+def test_the_memory_of_the_outputs_counts(monkeypatch):
+    """A thousand classes: derivatives and covariances are larger than the activations."""
+    net, x = converted(nn.Linear(4, 1000)), torch.randn(64, 4)
+    sizes = []
+    whole = bayesnorm.predict(net, x, method="moments", max_rows=64).probs
+    real = _linearize.spread_out
+    monkeypatch.setattr("bayesnorm._predict.spread_out", lambda m, c: sizes.append(len(m)) or real(m, c))
+    found = bayesnorm.predict(net, x, method="moments").probs
+    most = max(sizes)
+    assert most * 1000**2 * 4 < 5 * (24 << 20)
+    assert most > 1
+    assert torch.allclose(found, whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["draws", "moments"])
+def test_predictions_leave_nothing_behind_for_a_backward_pass(method):
+    net = small_cnn()
+    for _ in range(3):
+        bayesnorm.predict(net, torch.randn(4, 1, 9, 9), samples=2, method=method)
+    assert not runtimes(net)[0].repeats.calls

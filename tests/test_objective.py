@@ -169,3 +169,11 @@ def test_half_precision_logits_give_a_float32_loss():
     assert torch.equal(terms.nll, F.cross_entropy(y.bfloat16().float(), TARGET))
     log_probs = bayesnorm.ELBO(net, N_DATA, nll="log_probs")(F.log_softmax(y, 1).bfloat16(), TARGET)
     assert log_probs.nll.dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4), (4, 6, 2), (48,), (2, 1, 4, 6), (2, 24)])
+def test_targets_that_are_no_class_for_each_output_are_refused(shape):
+    """As many numbers do not make them the right ones."""
+    elbo = bayesnorm.ELBO(nn.Linear(1, 1), n_data=10)
+    with pytest.raises(ValueError, match=r"targets of shape .* for outputs \(2, 3, 4, 6\): .* of shape \(2, 4, 6\)"):
+        elbo(torch.zeros(2, 3, 4, 6), torch.zeros(shape, dtype=torch.int64))

@@ -15,7 +15,7 @@ SOURCE = Path(bayesnorm.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 PUBLIC = {
     *("convert", "fold", "project_", "param_groups", "ELBO", "kl", "predict", "posterior", "sampling"),
-    *("input_stats", "init_from_data_", "bn_noise", "models", "moments"),
+    *("input_stats", "init_from_data_", "update_bn", "bn_noise", "models", "moments"),
     *("Batch", "Weight", "Analytic", "Point", "Noise", "Bayes"),
 }
 

@@ -16,6 +16,7 @@ from ._predict import predict as predict
 from ._project import project_ as project_
 from ._sampling import sampling as sampling
 from ._statistics import input_stats as input_stats
+from ._update_bn import update_bn as update_bn
 from .norms import Analytic as Analytic
 from .norms import Batch as Batch
 from .norms import Weight as Weight

@@ -76,7 +76,12 @@ def convert(
 def _check(model: nn.Module, input_size: tuple[int, ...] | None) -> None:
     if not isinstance(model, nn.Module):
         raise ValueError(f"convert takes a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
+    if isinstance(model, nn.DataParallel):
+        raise ValueError(
+            "DataParallel copies layers that share one noise: convert the network inside it, and wrap it in "
+            "DistributedDataParallel"
+        )
+    if isinstance(model, nn.parallel.DistributedDataParallel) or hasattr(model, "_orig_mod"):
         raise ValueError(f"{type(model).__name__} is a wrapper: convert the network inside it, then wrap the result")
     for name, module in model.named_modules():
         if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module._parameters.values()):
@@ -170,14 +175,8 @@ _SCALE: dict[type, type[scales.Scale]] = {
 def _traces(
     model: nn.Module, norm: NormSpec, example: Example | None, input_size: tuple[int, ...] | None, channels: int
 ) -> list[Trace]:
-    """Recorded runs; a network that cannot be run is only a problem if something depends on its structure."""
-    try:
-        traces = trace(model, example, input_size, channels)
-    except ValueError:
-        normed = any(isinstance(m, (_BatchNorm, NormLayer)) for m in model.modules())
-        if isinstance(norm, Analytic) or normed or example is not None or input_size is not None:
-            raise
-        return []
+    """Recorded runs: only they tell what the network calls, and what else reads a weight."""
+    traces = trace(model, example, input_size, channels)
     return measure(model, example) if isinstance(norm, Analytic) and example is not None else traces
 
 
@@ -193,6 +192,10 @@ def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, start: Start) -> 
         made_scale.s = bn.weight
     if isinstance(source.bias, nn.Parameter):
         made_scale.b = source.bias
+    if isinstance(module.weight, nn.Parameter) and not module.weight.requires_grad:
+        fresh = {id(made_scale.s), id(made_scale.b)} - {id(source.weight), id(source.bias)}
+        for parameter in (made_scale.s, made_scale.b):
+            parameter.requires_grad_(parameter.requires_grad and id(parameter) not in fresh)
     training = module.training
     if choice.standalone:
         module.__dict__["bn_type"] = type(module)

@@ -26,6 +26,8 @@ def init_from_data_(net: nn.Module, x: Tensor) -> None:
     Arguments:
         x: a batch of inputs; the paper uses 128.
     """
+    if not isinstance(x, Tensor):
+        raise ValueError(f"init_from_data_ takes a batch as one tensor, not {type(x).__name__}")
     if len(x) == 0:
         raise ValueError(f"init_from_data_: x of shape {tuple(x.shape)} holds no input: pass a batch")
     normalized: list[nn.Module] = [m for m in norm_layers(net).values() if not isinstance(m.norm, BatchNorm)]

@@ -47,12 +47,20 @@ class Plan:
         hidden: of these, how many stand before the outputs.
         inflation: factor on the covariance that these cause, for the ones before them.
         per_pixel: whether there is an output at every pixel.
+        classes: number of outputs of one input, or of one pixel.
     """
 
     sources: list[NormLayer]
     hidden: int
     inflation: float
-    per_pixel: bool = False
+    per_pixel: bool
+    classes: int
+
+    @property
+    def numbers(self) -> int:
+        """Numbers per input that derivatives, covariance (twice, and its root) and quasi-random outputs take."""
+        draws = sum(layer.columns.numel() for layer in self.sources)
+        return self.classes * (2 * draws + 3 * self.classes + 2 * POINTS)
 
 
 @torch.no_grad()
@@ -70,8 +78,8 @@ def plan(net: nn.Module, networks: Sequence[Runtime], x: Tensor, inflation: floa
     hidden = [module for module in random if module not in last]
     seen = [module for module in hidden if module in chosen]
     if inflation is None:
-        inflation = sum(map(_relative, hidden)) / sum(map(_relative, seen)) if seen else 1.0
-    return Plan([module for module in random if module in chosen], len(seen), inflation, per_pixel)
+        inflation = _inflation(hidden, seen)
+    return Plan([module for module in random if module in chosen], len(seen), inflation, per_pixel, classes)
 
 
 def _backward(work: dict[nn.Module, float], random: list[NormLayer], classes: int) -> set[nn.Module]:
@@ -154,9 +162,24 @@ def _has_weight(module: nn.Module) -> bool:
     return isinstance(weight, Tensor) and weight.dim() > 1
 
 
-def _relative(layer: NormLayer) -> float:
-    """Median square of sigma / s."""
-    return float((layer.scale.spread() / layer.scale.s).square().median())
+DEAD = 1e-4
+"""Scales below this part of the usual one add nothing to the outputs, whatever their sigma / s."""
+
+
+def _inflation(hidden: list[NormLayer], seen: list[NormLayer]) -> float:
+    """Factor on the covariance of the scales that are seen, for all hidden ones."""
+    if not seen:
+        return 1.0
+    least = DEAD * float(torch.cat([layer.scale.s.abs().flatten() for layer in hidden]).median())
+    whole, part = (sum(_relative(layer, least) for layer in layers) for layers in (hidden, seen))
+    return whole / part if part > 0 else 1.0
+
+
+def _relative(layer: NormLayer, least: float) -> float:
+    """Median square of sigma / s; 0 for scales that are not larger than ``least``."""
+    s = layer.scale.s.abs()
+    relative = (layer.scale.spread() / s).square()
+    return float(torch.where(s > least, relative, torch.zeros_like(s)).median())
 
 
 def gaussian_outputs(net: nn.Module, networks: Sequence[Runtime], x: Tensor, chosen: Plan) -> tuple[Tensor, Tensor]:
@@ -169,6 +192,9 @@ def gaussian_outputs(net: nn.Module, networks: Sequence[Runtime], x: Tensor, cho
             runtime.sampling.given = {layer.index: draw for layer, draw in mine}
         out = wide(net(x))
         parts = [part.transpose(0, 1).to(out.dtype) for part in _jacobian(out, wanted)]
+        for runtime in networks:
+            assert runtime.sampling is not None
+            runtime.repeats.forget(runtime.sampling)
     factor = chosen.inflation**0.5
     jacobian = torch.cat([part * factor if i < chosen.hidden else part for i, part in enumerate(parts)], 2)
     return out.detach(), jacobian @ jacobian.mT
@@ -192,8 +218,8 @@ def spread_out(mean: Tensor, covariance: Tensor) -> Tensor:
     uniform = torch.quasirandom.SobolEngine(classes, scramble=True, seed=0).draw(POINTS // 2, dtype=torch.float64)
     normal = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9)).to(mean)
     # Log-probabilities have a singular covariance: a thousandth of a standard deviation more makes it regular.
-    size = covariance.diagonal(dim1=1, dim2=2).mean(1).clamp(min=torch.finfo(mean.dtype).tiny)
-    jitter = 1e-6 * size[:, None, None] * torch.eye(classes, device=mean.device, dtype=mean.dtype)
+    size = (1e-6 * covariance.diagonal(dim1=1, dim2=2).mean(1)).clamp(min=torch.finfo(mean.dtype).tiny)
+    jitter = size[:, None, None] * torch.eye(classes, device=mean.device, dtype=mean.dtype)
     root = torch.linalg.cholesky_ex(covariance + jitter).L
     moved = torch.einsum("nck,pk->pnc", root, normal)
     return torch.cat([mean + moved, mean - moved])

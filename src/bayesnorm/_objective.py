@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ class ELBO:
         ignore_index: int = -100,
         targets_per_sample: int | None = None,
     ) -> None:
-        if isinstance(n_data, bool) or not isinstance(n_data, int) or n_data < 1:
+        if isinstance(n_data, bool) or not hasattr(n_data, "__index__") or index(n_data) < 1:
             raise ValueError(f"n_data={n_data!r}: pass the number of training samples (not of batches), at least 1")
         if isinstance(kl_factor, (int, float)) and kl_factor < 0:
             raise ValueError(f"kl_factor={kl_factor}: must not be negative")
@@ -86,7 +87,7 @@ class ELBO:
                 f"nll={nll!r}: choose 'logits' or 'log_probs', or pass a function (output, target) -> mean loss"
             )
         self.net = net
-        self.n_data = n_data
+        self.n_data = index(n_data)
         self.kl_factor = kl_factor
         self.nll = nll
         self.ignore_index = ignore_index
@@ -109,6 +110,12 @@ class ELBO:
         output = wide(output)
         function = F.nll_loss if self.nll == "log_probs" else F.cross_entropy
         if output.dim() > 2 and not target.is_floating_point():
+            wanted = (output.size(0), *output.shape[2:])
+            if target.shape != wanted:
+                raise ValueError(
+                    f"targets of shape {tuple(target.shape)} for outputs {tuple(output.shape)}: pass a class for each "
+                    f"output, of shape {wanted}"
+                )
             # The loss over pixels has no deterministic kernel on CUDA, that over rows has.
             output, target = output.movedim(1, -1).flatten(0, -2), target.flatten()
             counted = (target != self.ignore_index).sum()

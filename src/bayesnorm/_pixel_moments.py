@@ -56,7 +56,7 @@ def _passed(
     expands: bool,
 ) -> Tensor | None:
     """Outputs of all passes; None where the first of the scales cannot expand the batch, as a way around it does."""
-    with drawing(networks, None):
+    with drawing(networks, None, repeats=False):
         for runtime in networks:
             assert runtime.sampling is not None
             mine = zip(chosen.sources, parts, strict=True)

@@ -19,6 +19,8 @@ from .runtime import Runtime
 
 BUDGET = 24 << 20
 """Bytes of activations that one forward pass may use on a CPU, where small passes stay in the cache and are faster."""
+MATRICES = 4
+"""Budgets for derivatives and covariances of the outputs, which no cache has to hold."""
 CUDA_BUDGET = 8 << 30
 """The same on a GPU, if a quarter of the free memory is not less: larger passes are not faster."""
 
@@ -84,7 +86,9 @@ def predict(
     >>> out.probs.shape, bool((out.mutual_info >= 0).all())
     (torch.Size([5, 3]), True)
     """
-    if samples < 0:
+    if not isinstance(x, Tensor):
+        raise ValueError(f"predict takes the inputs as one tensor (N, ...), not {type(x).__name__}")
+    if not isinstance(samples, int) or samples < 0:
         raise ValueError(f"samples={samples}: pass the number of draws, or 0 for a single pass with the mean scales")
     if output not in ("logits", "log_probs"):
         raise ValueError(f"output={output!r}: choose 'logits' or 'log_probs'")
@@ -101,11 +105,11 @@ def predict(
     inside = runtimes(net) if samples or method == "moments" else []
     networks = [runtime for runtime in inside if any(layer.is_random for layer in runtime.layers)]
     if method == "moments" and networks:
-        return _by_moments(net, networks, x, rows, inflation)
+        return _by_moments(net, networks, x, rows, inflation, max_rows is None)
     with (
         mode(net, False),
         torch.no_grad(),
-        drawing(networks, generator, shared=shared, memory={}, antithetic=antithetic),
+        drawing(networks, generator, shared=shared, memory={}, antithetic=antithetic, repeats=False),
     ):
         # All draws of a part in one pass: what stands before the first random scale is then computed once.
         size = max(1, rows // samples) if _expands(net, networks) else rows
@@ -119,12 +123,16 @@ def predict(
     return Prediction(*[torch.cat(parts) for parts in zip(*results, strict=True)])
 
 
-def _by_moments(net: nn.Module, networks: list[Runtime], x: Tensor, rows: int, inflation: float | None) -> Prediction:
+def _by_moments(
+    net: nn.Module, networks: list[Runtime], x: Tensor, rows: int, inflation: float | None, by_memory: bool
+) -> Prediction:
     with torch.inference_mode(False), mode(net, False), torch.no_grad():
         x = x.clone() if x.is_inference() else x
         chosen = plan(net, networks, x[:1], inflation)
         if chosen.per_pixel:
             return _by_pixel_moments(net, networks, x, rows, chosen)
+        if by_memory:
+            rows = max(1, min(rows, MATRICES * _budget(x) // (x.element_size() * chosen.numbers)))
         results = []
         for part in x.split(rows):
             outputs = spread_out(*gaussian_outputs(net, networks, part, chosen))
@@ -224,9 +232,13 @@ def average(draws: Iterator[Tensor], output: str) -> tuple[Tensor, Tensor, Tenso
 def _affordable_rows(net: nn.Module, x: Tensor) -> int:
     """Batch size whose activations fit the budget, by the sizes seen when the network was converted."""
     networks = runtimes(net)
-    if not networks or networks[0].activations is None:
+    if not networks:
         return 256
-    budget = min(torch.cuda.mem_get_info(x.device)[0] // 4, CUDA_BUDGET) if x.is_cuda else BUDGET
     traced_input, activations = networks[0].activations
     per_row = activations * x[0].numel() / traced_input * x.element_size()
-    return max(1, int(budget / per_row))
+    return max(1, int(_budget(x) / per_row))
+
+
+def _budget(x: Tensor) -> int:
+    """Bytes for one forward pass."""
+    return min(torch.cuda.mem_get_info(x.device)[0] // 4, CUDA_BUDGET) if x.is_cuda else BUDGET

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._scope import Noise, first_tensor
+from ._scope import Noise, Sampling, first_tensor
 from .moments.core import is_eager
 
 CALLS = 1024
@@ -22,7 +22,7 @@ def repeating() -> bool:
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Past:
     """A call that was made.
 
@@ -56,6 +56,12 @@ class Repeats:
         pointer = x.data_ptr() if is_eager() else 0
         number = torch._C._autograd._get_sequence_nr()
         self.calls.append(_Past(opening, pointer, number, torch.is_grad_enabled(), noise))
+
+    def forget(self, sampling: Sampling) -> None:
+        """Drop the calls that drew so: no backward pass will repeat them any more."""
+        for call in list(self.calls):
+            if call.noise.sampling is sampling:
+                self.calls.remove(call)
 
     def find(self, opening: object, args: Sequence[Any], kwargs: dict[str, Any]) -> Noise | None:
         """That of the call which is repeated; None if there was none.

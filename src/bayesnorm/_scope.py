@@ -58,6 +58,7 @@ class Sampling:
         memory: statistics kept between calls, where the parameters are known not to change.
         given: standard normal draws by layer, in place of those of the stream; other layers draw nothing.
         antithetic: every second draw is the one before it with the opposite sign.
+        repeats: whether a backward pass may repeat such a call, so that its draws are remembered.
     """
 
     key: Tensor
@@ -68,6 +69,7 @@ class Sampling:
     memory: dict[int, dict[int, tuple[Tensor, Tensor]]] | None = None
     given: dict[int, Tensor] | None = None
     antithetic: bool = False
+    repeats: bool = True
 
     def rows(self, batch: int) -> Tensor:
         """Row hashes of a batch, draws before inputs."""

@@ -98,6 +98,8 @@ def _batch_norms(
             _left(name, f"{type(module).__name__} computes more than a BatchNorm")
         elif module not in called:
             _left(name, NOT_CALLED)
+        elif has_any(module, outside):
+            _left(name, "its weight, bias or statistics are used elsewhere too")
         else:
             conv = own_convolution(module, traces, outside)
             alone = conv is None or excluded(conv)
@@ -113,7 +115,7 @@ def _plain_layers(
     called = {module_of(step) for trace in traces for step in trace.steps}
     choices = []
     for module in wanted:
-        if traces and module not in called:
+        if module not in called:
             _left(names[module][0], NOT_CALLED)
         elif not has_any(module, outside):
             choices.append(Choice(names[module][0], module))
@@ -131,7 +133,7 @@ def check_used(selector: Selector, argument: str, modules: dict[str, nn.Module])
     """A pattern that picks nothing is a mistake."""
     parts = selector if isinstance(selector, Sequence) and not isinstance(selector, str) else [selector]
     for part in parts:
-        if part is not None and not (isinstance(part, (str, type)) or callable(part)):
+        if part is not None and (isinstance(part, nn.Module) or not (isinstance(part, (str, type)) or callable(part))):
             raise ValueError(f"{argument}={part!r}: pass a name pattern, a module type or a predicate f(name, module)")
         if part is not None and not any(matches(part, name, module) for name, module in modules.items()):
             raise ValueError(
@@ -162,7 +164,7 @@ def own_convolution(bn: _BatchNorm, traces: Sequence[Trace], outside: set[int]) 
 
 
 def used_outside(traces: Sequence[Trace]) -> set[int]:
-    """Ids of the parameters that are used elsewhere than in the forward of a layer that could be normalized."""
+    """Ids of the parameters and buffers that are read elsewhere than in the forward of a layer to be normalized."""
     found = set()
     for trace in traces:
         for step in trace.steps:
@@ -172,9 +174,9 @@ def used_outside(traces: Sequence[Trace]) -> set[int]:
     return found
 
 
-def has_any(module: nn.Module, parameters: set[int]) -> bool:
-    """Whether some parameter of the module itself is among these."""
-    return any(id(p) in parameters for p in module._parameters.values())
+def has_any(module: nn.Module, tensors: set[int]) -> bool:
+    """Whether some parameter or buffer of the module itself is among these."""
+    return any(id(t) in tensors for t in (*module._parameters.values(), *module._buffers.values()))
 
 
 def module_of(step: Step | None) -> nn.Module | None:

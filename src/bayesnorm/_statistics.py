@@ -23,6 +23,8 @@ def input_stats(x: Tensor, chunk: int = 1024) -> tuple[Tensor, Tensor]:
     >>> mean, var
     (tensor([2., 2.]), tensor([4., 0.]))
     """
+    if not isinstance(x, Tensor):
+        raise ValueError(f"input_stats takes the data as one tensor (N, C, ...), not {type(x).__name__}")
     if x.dim() < 2 or x.numel() == 0:
         raise ValueError(f"input_stats needs data of shape (N, C, ...), got {tuple(x.shape)}")
     if chunk < 1:

@@ -18,7 +18,7 @@ from ._select import Choice, is_batch_norm, module_of
 from .layers import NormLayer
 from .moments import core
 from .moments.record import record
-from .moments.trace import Trace
+from .moments.trace import Trace, leaves, rebuild
 
 GUESSES = (32, 64, 28, 96, 128, 224, 256, 299, 16, 8, 48, 512)
 BATCH = 2
@@ -49,7 +49,7 @@ def measure(model: nn.Module, example: Example) -> list[Trace]:
 
 def _batch(inputs: tuple[Any, ...]) -> int:
     """Number of samples: the length of the first tensor that has one."""
-    return next(len(x) for x in inputs if isinstance(x, Tensor) and x.dim())
+    return next(len(x) for x in leaves(inputs) if isinstance(x, Tensor) and x.dim())
 
 
 def _few(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
@@ -61,7 +61,8 @@ def _few(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
             return x
         return x[:count] if batch >= count else x.repeat(count, *[1] * (x.dim() - 1))[:count]
 
-    return tuple(cut(x) for x in inputs)
+    cut_all: tuple[Any, ...] = rebuild(inputs, cut)
+    return cut_all
 
 
 def _trace_both(model: nn.Module, candidates: list[tuple[Any, ...]], sizes: str) -> list[Trace]:
@@ -104,16 +105,22 @@ def _both_modes(model: nn.Module, inputs: tuple[Any, ...], measuring: bool) -> l
 def _leaf(shape_only: bool, module: nn.Module) -> Callable[..., Any] | None:
     """Modules recorded as one step: normalizations, and classes with a rule of their own."""
     if is_batch_norm(module):
-        return torch.empty_like if shape_only else partial(_evaluated, cast(_BatchNorm, module))
+        return partial(_shaped if shape_only else _evaluated, cast(_BatchNorm, module))
     if isinstance(module, NormLayer):
         return partial(_responded, module) if shape_only else module.forward
     known = core.find(type(module)) is not None and not isinstance(module, _BatchNorm)
     return module.forward if known else None
 
 
-def _evaluated(bn: _BatchNorm, x: Tensor) -> Tensor:
+def _shaped(bn: _BatchNorm, input: Tensor) -> Tensor:
+    if input.dim() < 2 or input.size(1) != bn.num_features:
+        raise ValueError(f"a batch norm of {bn.num_features} channels got an input of shape {tuple(input.shape)}")
+    return torch.empty_like(input)
+
+
+def _evaluated(bn: _BatchNorm, input: Tensor) -> Tensor:
     batch = bn.running_mean is None
-    return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, batch, 0.0, bn.eps)
+    return F.batch_norm(input, bn.running_mean, bn.running_var, bn.weight, bn.bias, batch, 0.0, bn.eps)
 
 
 def _responded(layer: NormLayer, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -124,7 +131,7 @@ def _responded(layer: NormLayer, input: Tensor, *args: Any, **kwargs: Any) -> Te
 def as_tuple(example: Example) -> tuple[Any, ...]:
     """Arguments of the call."""
     arguments = tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    lengths = [len(x) for x in arguments if isinstance(x, Tensor) and x.dim()]
+    lengths = [len(x) for x in leaves(arguments) if isinstance(x, Tensor) and x.dim()]
     if not lengths or 0 in lengths:
         raise ValueError(
             f"example of type {type(example).__name__}: pass a batch of inputs (a tensor, or a tuple of the network's "
@@ -182,7 +189,7 @@ def lowered(trace: Trace, choices: Sequence[Choice]) -> Trace:
 def clean_cut(traces: Sequence[Trace], layers: Sequence[NormLayer]) -> bool:
     """Whether nothing computed before the first random layer is used behind it, so that it can be computed once."""
     random = {layer for layer in layers if layer.is_random}
-    steps = traces[-1].steps if traces else []
+    steps = traces[-1].steps
     first = next((i for i, step in enumerate(steps) if step.func in random), None)
     if first is None:
         return False
@@ -191,10 +198,8 @@ def clean_cut(traces: Sequence[Trace], layers: Sequence[NormLayer]) -> bool:
     return not before & after
 
 
-def activations(traces: Sequence[Trace]) -> tuple[int, int] | None:
+def activations(traces: Sequence[Trace]) -> tuple[int, int]:
     """Numbers per sample in the inputs, and in the inputs and outputs of the largest step of the evaluation run."""
-    if not traces:
-        return None
     run = traces[-1]
     per_sample = {slot: size[1:].numel() for slot, size in run.sizes.items()}
     held = [sum(per_sample[slot] for slot in {*step.inputs(), *step.outs}) for step in run.steps if step.active]

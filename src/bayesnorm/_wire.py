@@ -80,7 +80,7 @@ def _program(model: nn.Module, traces: list[Trace], input_stats: InputStats, wan
             with torch.no_grad():
                 program.run(program.plan(wanting))
         except NoRuleError as error:
-            if error.step.candidate is None:
+            if error.step.candidate is None or error.step.measured is not None:
                 raise
             error.step.measured = error.step.candidate
         else:
@@ -127,7 +127,10 @@ def _given(trace: Trace, input_stats: InputStats, like: Tensor) -> dict[int, tup
     count = len(trace.inputs)
     pairs = input_stats if isinstance(input_stats, list) else [input_stats] * count
     if len(pairs) != count:
-        raise ValueError(f"input_stats has {len(pairs)} pairs for a network of {count} inputs")
+        raise ValueError(
+            f"input_stats has {len(pairs)} pairs for a network of {count} inputs: pass a tuple (mean, var), or a list "
+            "with one for each input"
+        )
     return {
         slot: _checked(pair if pair is not None else (0.0, 1.0), trace.sizes[slot], like)
         for slot, pair in zip(trace.inputs, pairs, strict=True)

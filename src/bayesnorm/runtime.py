@@ -57,7 +57,7 @@ class Runtime:
         layers: its normalized layers.
         program: its moment pass, if some layer uses it.
         expands: whether all that stands before the first random layer can be computed once for many draws.
-        activations: numbers in one input, and in the activations that a forward pass holds at a time, when traced.
+        activations: numbers in one input, and in the activations that a forward pass holds at a time.
 
     ``apart`` lets every layer open its own scope, for procedures that change parameters layer by layer. Calls and what
     they draw are the thread's own, so that several may predict at a time; compiled code, which cannot write such
@@ -70,7 +70,7 @@ class Runtime:
         layers: Sequence[Member],
         program: Program | None,
         expands: bool,
-        activations: tuple[int, int] | None,
+        activations: tuple[int, int],
     ) -> None:
         self.root = root
         self.layers = list(layers)
@@ -135,7 +135,7 @@ class Runtime:
             x = first_tensor(args, kwargs)
             scope.noise = before if before is not None else self._noise(x, sampling)
             scope.expand = sampling is not None and sampling.expands
-            if not torch.compiler.is_compiling() and not repeating():
+            if not torch.compiler.is_compiling() and not repeating() and (sampling is None or sampling.repeats):
                 self.repeats.add(opening, x, scope.noise)
             if sampling is not None and sampling.given is not None:
                 scope.draws = sampling.given
@@ -205,6 +205,11 @@ class Opening:
         runtime, call = self.runtime, self.runtime.call
         if runtime.apart or (call.opener is not module and call.is_open()):
             return
+        if getattr(module, "_is_replica", False) and (self.plan is not None or any(m.is_random for m in self.layers)):
+            raise ValueError(
+                "nn.DataParallel copies a network whose layers share one noise and one moment pass: use "
+                "DistributedDataParallel"
+            )
         call.opener = module
         if torch.compiler.is_compiling():
             # Hooks may be compiled apart from the forward: the first layer computes the scope in the forward's graph.

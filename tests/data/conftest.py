@@ -1,3 +1,4 @@
+import contextlib
 import pickle
 import re
 import threading
@@ -91,7 +92,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._head(200, len(body) if server.sized else None)
         drop, server.drop = server.drop, None
         server.stall.wait(10)
-        self.wfile.write(body[:drop])
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # of a client that has seen enough
+            self.wfile.write(body[:drop])
 
     def _head(self, status: int, length: int | None, **headers: str) -> None:
         self.send_response(status)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .core import Moments
 from .lookup import ALIASES, declined, function_of, renamed
 from .merged import Joined, Part, grouped, together
-from .trace import Here, Ref, Slot, Step, Trace, rebuild
+from .trace import Here, Ref, Slot, Step, Trace, leaves, rebuild
 
 Visit = Callable[["Propagating", Moments], None]
 
@@ -196,8 +196,10 @@ def _replay(node: Node, values: dict[int, Any], visit: Visit | None) -> None:
         return
     args = [_live(arg, values) for arg in node.args]
     kwargs = {key: _live(arg, values) for key, arg in node.kwargs.items()}
+    if any(isinstance(arg, Moments) and arg.mean.is_complex() for arg in leaves((args, kwargs))):
+        raise declined(node.step, ValueError("moments of complex numbers have no rules"))
     if node.fn is None:
-        node.fn = _held if node.step.held else _function(node.step)
+        node.fn = _held_by(node.step) if node.step.held else _function(node.step)
     try:
         out = node.fn(*args, **kwargs)
         pairs = list(zip(node.outs, [out] if node.single else out, strict=True))
@@ -251,16 +253,24 @@ def _node(step: Step) -> Node:
     source = step.inputs()[0] if layer is not None else -1
     fn, args, kwargs = _function(step), step.args, step.kwargs
     if step.held:
-        fn, args, kwargs = _held, step.held, {}
+        fn, args, kwargs = _held_by(step), step.held, {}
     elif step.active and layer is None and not ALIASES.keys().isdisjoint(kwargs):
         kwargs = renamed(fn, kwargs)
     return Node(fn, layer, args, kwargs, source, step.outs, step.sizes, step.single, step)
 
 
-def _held(*references: Tensor) -> Any:
-    """Moments that were measured once, mean and variance in turn."""
-    pairs = [Moments(mean, var) for mean, var in zip(references[::2], references[1::2], strict=True)]
-    return pairs[0] if len(pairs) == 1 else pairs
+def _held_by(step: Step) -> Callable[..., Any]:
+    """Gives back moments that were measured once, as the operation returned its output: alone or among others."""
+    return _held_alone if step.single else _held
+
+
+def _held(*references: Tensor) -> list[Moments]:
+    """Mean and variance in turn."""
+    return [Moments(mean, var) for mean, var in zip(references[::2], references[1::2], strict=True)]
+
+
+def _held_alone(mean: Tensor, var: Tensor) -> Moments:
+    return Moments(mean, var)
 
 
 def _function(step: Step) -> Callable[..., Any]:

@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from drawn_cells import draw_cells
 from published import NAME, trained
 
+from bayesnorm.data.cells import cells
 from bayesnorm.models import available, load
 from bayesnorm.train.run_folder import RunFolder
 
@@ -66,3 +68,19 @@ def test_a_run_that_has_not_finished(there, bayesnorm_):
     status, _, err = bayesnorm_("publish", "run", "--name", NAME)
     assert status == 1
     assert "run has not finished: train it with --resume first" in err
+
+
+def test_a_network_of_reduced_frames_takes_grey_values_as_bytes_too(bayesnorm_):
+    draw_cells(Path("set"))
+    train = ["--data", "cells", "--dir", "set", "--reduce", "2", "--width", "0.125", "--epochs", "2", "--lr", "0.003"]
+    assert bayesnorm_("train", *train, "--warmup-steps", "1", "--samples", "0", "--out", "run")[0] == 0
+    status, out, _ = bayesnorm_("publish", "run", "--name", "small-cells", "--samples", "2")
+    assert status == 0
+    assert "validation accuracy" in out
+    assert "of the pixels of 3 validation images" in out
+    net, frames = load("small-cells", "."), cells("set", reduce=2).val.images
+    assert net.card["input"]["reduce"] == 2
+    seen = net.standardized(frames)
+    # Rounding grey values, and nothing else.
+    assert (net.standardized(frames.round().byte()) - seen).abs().max() <= 0.5 / net.std.item() + 1e-4
+    assert seen.std() == pytest.approx(1, abs=0.3)

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import sys
 
@@ -8,6 +9,7 @@ from PIL import Image
 
 from bayesnorm.data.augment import Augment
 from bayesnorm.data.cells import cells
+from bayesnorm.data.foreign import in_units_of
 from bayesnorm.errors import DataError
 
 SIZE = (12, 10)
@@ -361,3 +363,67 @@ def test_too_few(tmp_path):
     frame(tmp_path, "01", 1)
     mask(tmp_path, "01", 1)
     assert [len(split) for split in (cells(tmp_path).train, cells(tmp_path).val)] == [1, 1]
+
+
+@pytest.mark.parametrize("options", [{}, {"masks": "expert+auto"}, {"split": "01-02"}, {"reduce": 2}])
+def test_masks_that_tell_no_cells_apart_have_no_objects(root, options):
+    """255 wherever there is a cell: whole foregrounds would be measured as one cell."""
+    for path in root.glob("*/SEG/*.tif"):
+        pixels = np.array(Image.open(path))
+        save(path, np.where(pixels > 0, 255, 0).astype(np.uint8))
+    data = cells(root, **options)
+    assert all(part.objects is None for part in (data.train, data.val))
+    assert data.objects_digest() is None
+    assert data.val.targets.sum() > 0
+
+
+def test_a_single_mask_with_numbers_tells_cells_apart(root):
+    one, *others = sorted(root.glob("0?_GT/SEG/*.tif"))
+    for path in others:
+        save(path, np.eye(*SIZE, dtype=np.uint8))
+    assert cells(root).val.objects is not None
+    save(one, np.eye(*SIZE, dtype=np.uint8))
+    assert cells(root).val.objects is None
+
+
+def test_a_mask_in_colours_has_the_numbers_behind_them(root):
+    """As ImageJ stores labels with a table of colours."""
+    path = root / "02_GT" / "SEG" / "man_seg002.tif"
+    numbers = np.array(Image.open(path)).clip(0, 200).astype(np.uint8)
+    image = Image.fromarray(numbers)
+    image.putpalette([int(v) for v in np.random.default_rng(0).integers(0, 256, 768)])
+    assert image.mode == "P"
+    image.save(path)
+    found = cells(root, split="01-02").val
+    place = frames(found).index(("02", 2, "GT"))
+    assert torch.equal(found.objects[place], torch.from_numpy(numbers).int())
+
+
+def test_frame_of_numbers_with_a_sign(root):
+    """Pillow reads -1 as 255."""
+    save(root / "01" / "t002.tif", np.full(SIZE, 255, np.uint8), tiffinfo={339: 2})
+    assert fails(root, "t002.tif", "values have signs")
+
+
+@pytest.mark.parametrize("split", ["random", "01-02"])
+def test_the_file_of_another_size_is_named_in_every_split(root, split):
+    for number in range(10):
+        frame(root, "02", number, size=(12, 12))
+        mask(root, "02", number, "GT", size=(12, 12))
+    assert fails(root, str(root / "02" / "t000.tif"), "12 x 12", "12 x 10", split=split)
+
+
+def test_black_and_white_stay_what_they_are_where_pixels_are_averaged(root):
+    whole, reduced = cells(root), cells(root, reduce=2)
+    assert reduced.train.images.amax() < 255
+    assert reduced.span == whole.span == (0.0, 255.0)
+    asked = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+    assert torch.equal(in_units_of(reduced, asked, 0.0, 255.0), asked.float())
+    assert torch.equal(in_units_of(whole, asked, 0.0, 255.0), asked)
+
+
+def test_objects_have_a_digest_of_their_own(root):
+    data = cells(root)
+    other = dataclasses.replace(data, val=dataclasses.replace(data.val, objects=(data.val.objects > 0).int()))
+    assert other.digest() == data.digest()
+    assert other.objects_digest() != data.objects_digest()

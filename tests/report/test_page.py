@@ -218,6 +218,13 @@ def test_infinite_and_missing_values_are_told_apart() -> None:
     assert charts(text)["charts"]["val-nll"]["lines"][0]["y"][1] is None
 
 
+@pytest.mark.parametrize(("temperature", "shown"), [(None, numbers.MISSING), (0.8, numbers.INFINITE)])
+def test_what_no_temperature_was_fitted_to_is_missing_not_infinite(temperature: float | None, shown: str) -> None:
+    """As on validation images, which are what it would be fitted to."""
+    calibrated = next(column for column in results.MAIN if column.key == "calibrated_nll")
+    assert calibrated.show({"nll": 0.5, "temperature": temperature, "calibrated_nll": None}) == shown
+
+
 def _sparse(count: int, every: int) -> list[dict[str, Any]]:
     """A history of which some epochs and the last were evaluated."""
     kept = ("epoch", "step", "lr", "train_loss", "train_nll", "kl")

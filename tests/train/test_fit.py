@@ -14,6 +14,7 @@ from bayesnorm.data.augment import Augment
 from bayesnorm.errors import DivergedError, RunError, StoppedError
 from bayesnorm.train import Config, find_lr, fit, identity
 from bayesnorm.train.events import EpochEnded, Saved, Started, Stepped, Tried
+from bayesnorm.train.run_folder import RunFolder
 from bayesnorm.train.snapshot import ON_DEVICE, taken
 
 QUICK = Config(epochs=3, batch=16, lr=0.02)
@@ -196,11 +197,28 @@ def test_another_run_is_not_overwritten(tmp_path):
         assert path.name == "events.jsonl" or path.read_bytes() == content
 
 
-def test_a_run_that_does_not_say_how_it_augments_goes_on():
+def test_a_finished_run_in_a_folder_that_cannot_be_written_is_finished(tmp_path, monkeypatch):
+    """As on a disk that is mounted so; root writes wherever it is not."""
+    done = fit(network("batch"), made_up(), QUICK, out=tmp_path)
+    about = {part: RunFolder(tmp_path).about()[part] for part in ("config", "recipe")}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+
+    def refused(*_):
+        raise AssertionError("the folder would be written")
+
+    monkeypatch.setattr(os, "access", lambda path, wanted: wanted != os.W_OK)
+    monkeypatch.setattr(RunFolder, "held", refused)
+    monkeypatch.setattr(RunFolder, "take_up", refused)
+    assert RunFolder(tmp_path).finished(about).items() >= done.result.items()
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_run_that_does_not_say_all_about_its_data_goes_on():
     """As those of earlier versions."""
-    earlier, now = {"data": {"digest": "a"}}, {"data": {"digest": "a", "augment": {"shift": 1}}}
+    earlier, now = {"data": {"digest": "a"}}, {"data": {"digest": "a", "augment": {"shift": 1}, "objects": "c"}}
     assert identity.same(earlier, now) is None
     assert identity.same(earlier, {"data": {**now["data"], "digest": "b"}}) == "data.digest was 'a', now it is 'b'"
+    assert identity.same(now, {"data": {**now["data"], "objects": "d"}}) == "data.objects was 'c', now it is 'd'"
 
 
 def test_how_often_is_saved_may_change(tmp_path):

@@ -62,7 +62,8 @@ def evaluate(
     document = {**document, "metrics": {**document["metrics"], **found}}
     show(screen, trained.folder, document)
     if images is not None:
-        title = f"{len(images)} images of {outside} against {len(trained.data.test)} of the test set"
+        ours = "the test set" if trained.data.has_test else "the validation set"
+        title = f"{len(images)} images of {outside} against {len(trained.data.test)} of {ours}"
         screen.print(separation_table(between(trained.net, trained.data, images, samples), title))
 
 

@@ -49,13 +49,15 @@ def lines(made: Pretrained, folder: Path) -> list[str]:
     card = made.card
     halving, accept, file = card["halving"], card["accept"], card["file"]
     best = list(card["metrics"].values())[-1]
+    judged = "test" if card.get("has_test", True) else "validation"
+    of = f"the pixels of {accept['images']}" if card["per_pixel"] else accept["images"]
     trusted = f"up to an entropy of {accept['entropy']:.3g}" if accept["entropy"] is not None else "none"
     return [
         f"{file['sha256']}  {folder / file['name']}",
-        f"{file['bytes']:,} bytes; test accuracy {100 * best['accuracy']:.2f} % of the run",
+        f"{file['bytes']:,} bytes; {judged} accuracy {100 * best['accuracy']:.2f} % of the run",
         f"half precision changes no probability by more than {halving['largest_change']:.2g} ({halving['images']} "
         "validation images)",
-        f"accepted at {100 * accept['risk']:.0f} % error: {100 * accept['coverage']:.1f} % of {accept['images']} "
+        f"accepted at {100 * accept['risk']:.0f} % error: {100 * accept['coverage']:.1f} % of {of} "
         f"validation images, {trusted}",
         f'bayesnorm.models.load("{made.name}", folder="{folder}")',
     ]

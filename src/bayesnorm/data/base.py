@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -62,6 +63,7 @@ class Data:
         std: likewise.
         augment: of training images.
         augment_val: whether validation images are augmented too, as in the paper.
+        span: values of black and white in images of floating point; None: the least and largest of the training images.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Data:
     std: Tensor
     augment: Augment = NOTHING
     augment_val: bool = False
+    span: tuple[float, float] | None = None
 
     @property
     def per_pixel(self) -> bool:
@@ -120,12 +123,23 @@ class Data:
 
     def digest(self) -> str:
         """SHA-256 of all images and targets, in their splits: equal digests mean equal data."""
-        found = hashlib.sha256()
-        for split in (self.train, self.val, self.test):
-            for tensor in (split.images, split.targets):
-                found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-                found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return found.hexdigest()
+        return _digest([part for split in self._splits() for part in (split.images, split.targets)])
+
+    def objects_digest(self) -> str | None:
+        """The same of the numbers of the objects, by which SEG judges; None where there are none."""
+        objects = [split.objects for split in self._splits() if split.objects is not None]
+        return _digest(objects) if objects else None
+
+    def _splits(self) -> tuple[Split, Split, Split]:
+        return self.train, self.val, self.test
+
+
+def _digest(tensors: Sequence[Tensor]) -> str:
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def make_data(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -21,8 +22,14 @@ CLASSES = ("background", "cell")
 MASK_FOLDERS = {"expert": ("GT",), "auto": ("ST",), "expert+auto": ("GT", "ST")}
 """Suffix of the folders of masks; the first one that has a mask of the frame wins."""
 
+SAMPLE_FORMAT, SIGNED = 339, 2
+"""Tag of a TIFF file, and its value for integers with a sign."""
+
 DEFORM, SPACING = 8.0, 64
 """Of whole frames, in pixels: std of the displacement, and distance of the points at which it is drawn."""
+
+GREY = (0.0, 255.0)
+"""Black and white, also where pixels were averaged."""
 
 MOSTLY_UNANNOTATED = {"2f3fe9b33e4872b79fcfa3b1e4ea7fd7d541dce22b2bfe7253b52fe1d499f705"}
 """SHA-256 of the expert masks in which most cells are missing: frame 67 of sequence 01 of DIC-C2DH-HeLa."""
@@ -41,7 +48,8 @@ def cells(
     70/30 into training and validation by seed. Where experts are asked for, their masks alone are validated on:
     automatic ones are for training, and the split of the others is the same with and without them. There is no test
     set, in the paper neither: ``test`` is ``val``, and what is chosen by the validation samples is not to be reported
-    as a test result. Mirrored both ways and smoothly deformed in training.
+    as a test result. Mirrored both ways and smoothly deformed in training. Where no mask has more than one
+    number, cells are not told apart: there are no objects to measure SEG by.
 
     Arguments:
         directory: the folder ``D`` of a data set, with its sequences ``01``, ``02``, ...
@@ -67,10 +75,11 @@ def cells(
     if split == "random":
         train, val = _random(root, frames, split_seed, reduce)
     else:
-        parts = _of(root, frames, "01"), _judged(root, _of(root, frames, "02"), 1)
-        train, val = (_read(part, reduce) for part in parts)
+        first, second = _of(root, frames, "01"), _judged(root, _of(root, frames, "02"), 1)
+        whole = _read([*first, *second], reduce)
+        train, val = whole[: len(first)], whole[len(first) :]
     augment = Augment(hflip=True, vflip=True, deform=DEFORM / reduce, spacing=max(1, SPACING // reduce))
-    return make_data("cells", train, val, val, CLASSES, augment)
+    return dataclasses.replace(make_data("cells", train, val, val, CLASSES, augment), span=GREY)
 
 
 class _Frame(NamedTuple):
@@ -168,10 +177,8 @@ def _judged(root: Path, frames: list[_Frame], least: int) -> list[_Frame]:
 
 
 def _joined(first: Split, second: Split) -> Split:
-    assert first.objects is not None
-    assert second.objects is not None
-    pairs = ((getattr(first, name), getattr(second, name)) for name in ("images", "targets", "objects"))
-    return Split(*(torch.cat(pair) for pair in pairs))
+    both = None if first.objects is None or second.objects is None else torch.cat([first.objects, second.objects])
+    return Split(torch.cat([first.images, second.images]), torch.cat([first.targets, second.targets]), both)
 
 
 def _of(root: Path, frames: list[_Frame], sequence: str) -> list[_Frame]:
@@ -191,8 +198,9 @@ def _read(frames: list[_Frame], reduce: int) -> Split:
         _check_size(frame.mask, mask, image, frame.image)
         objects.append(mask)
     _check_divides(frames[0].image, images[0], reduce)
+    numbered = any(len(mask.unique()) > 2 for mask in objects)
     numbers = most_frequent(torch.stack(objects), reduce)
-    return Split(averaged(torch.stack(images), reduce), (numbers > 0).long(), numbers)
+    return Split(averaged(torch.stack(images), reduce), (numbers > 0).long(), numbers if numbered else None)
 
 
 def _image(path: Path) -> Tensor:
@@ -200,14 +208,21 @@ def _image(path: Path) -> Tensor:
     image = read(path, ("TIFF",))
     if image.mode != "L":
         raise DataError(f"{path}: 8-bit greyscale is needed, this is of mode {image.mode}; convert it")
+    if getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT) in (SIGNED, (SIGNED,)):
+        raise DataError(f"{path}: its values have signs (-128 to 127), 0 to 255 is needed; convert it")
     return to_tensor(image)
 
 
 def _mask(path: Path) -> Tensor:
     """int32 ``(H, W)``: the number of the cell at each pixel, 0 where there is none."""
     image = read(path, ("TIFF",))
-    if image.mode not in ("1", "L") and not image.mode.startswith("I"):
-        raise DataError(f"{path}: a mask holds the number of a cell at each pixel, this is of mode {image.mode}")
+    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
+        raise DataError(
+            f"{path}: a mask holds the number of a cell at each pixel, this is of mode {image.mode}; convert it to "
+            "grey values"
+        )
+    if image.mode == "P":  # colours are for the eye, the numbers are what they stand for
+        return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).int().view(image.height, image.width)
     numbers = torch.frombuffer(bytearray(image.convert("I").tobytes()), dtype=torch.int32)
     if numbers.numel() and numbers.min() < 0:
         raise DataError(f"{path}: a mask with the number {int(numbers.min())}; 0 is background, cells count from 1")

@@ -39,7 +39,7 @@ def in_units_of(data: Data, images: Tensor, low: float, high: float) -> Tensor:
 
 
 def range_of(data: Data) -> tuple[float, float]:
-    """Least and largest value of an image of a data set.
+    """Values of black and white in the images of a data set.
 
     >>> from bayesnorm.data.digits import digits
     >>> range_of(digits())
@@ -47,6 +47,8 @@ def range_of(data: Data) -> tuple[float, float]:
     """
     if data.train.images.dtype == torch.uint8:
         return 0.0, 255.0
+    if data.span is not None:
+        return data.span
     return data.train.images.amin().item(), data.train.images.amax().item()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..evaluate.panel import NAMES
 from ..train.config import OPERATIONAL, Config
 from ..train.defaults import resolve
 from ..train.documents import evaluation_name
@@ -22,7 +23,6 @@ from .summary import read
 Document = dict[str, Any]
 
 PARTS = ("val", "test")
-MEASURES = ("accuracy", "nll", "calibrated_nll", "ece", "aurc")
 CURVE = ("train_nll", "train_eval_nll", "val_nll", "val_accuracy")
 SAID = {"data", "norm", "scale", "project", "epochs", "seed", "lr"}
 """Settings with a key of their own."""
@@ -84,6 +84,6 @@ def _evaluated(folder: RunFolder, part: str, step: int) -> Document | None:
     if document is None or document["step"] < step:
         return None
     return {
-        way: {measure: values[measure] for measure in MEASURES if values.get(measure) is not None}
+        way: {measure: values[measure] for measure in NAMES if values.get(measure) is not None}
         for way, values in document["metrics"].items()
     }

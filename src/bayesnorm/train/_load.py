@@ -71,7 +71,8 @@ def load(path: str | Path, directory: str | None = None, device: torch.device | 
     if other is not None:
         raise RunError(f"{checkpoint.path} is of another run: {other} there; put the checkpoints of this run back")
     data, net = prepare(recipe, config, torch.device(device), initialize=False)
-    if data.digest() != about["data"]["digest"]:
+    stored = about["data"]
+    if data.digest() != stored["digest"] or data.objects_digest() != stored.get("objects", data.objects_digest()):
         raise RunError(f"{folder.path} was trained on other data than what {recipe.directory or recipe.data} holds now")
     fill_(
         {f"net.{name}": value for name, value in net.state_dict().items()},

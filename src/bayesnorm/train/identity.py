@@ -53,6 +53,8 @@ def settings_digest(about: dict[str, Any]) -> str:
     return durable.sha256(json.dumps(said, sort_keys=True).encode())
 
 
+ADDED = ("augment", "objects")
+"""What came later to be said about the data of a run."""
 IDENTITY = ("config", "recipe", "data", "network")
 """What makes a run: settings first, as they explain differences of the rest."""
 
@@ -60,9 +62,9 @@ IDENTITY = ("config", "recipe", "data", "network")
 def same(stored: dict[str, Any], asked: dict[str, Any]) -> str | None:
     """The first difference between two runs, in words.
 
-    Runs of earlier versions do not say how their images were augmented, which is not compared then.
+    Runs of earlier versions do not say all about their data; what they do not say is not compared.
     """
     before, now = ({key: about.get(key) for key in IDENTITY} for about in (stored, asked))
-    if "augment" not in (before["data"] or {}):
-        now["data"] = {key: value for key, value in (now["data"] or {}).items() if key != "augment"}
+    said = before["data"] or {}
+    now["data"] = {key: value for key, value in (now["data"] or {}).items() if key in said or key not in ADDED}
     return difference(before, now)

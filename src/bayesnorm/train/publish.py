@@ -34,6 +34,7 @@ from ._load import Loaded
 from .documents import Trained, evaluation
 from .methods import method_name
 from .numerics import numerics
+from .recipe import Recipe
 
 CHECKED = 1000
 """Validation images, at most, whose predictions are compared; all of them say what can be accepted."""
@@ -114,7 +115,7 @@ def _about(run: Loaded, name: str, content: bytes) -> dict[str, Any]:
         "name": name,
         "file": {"name": f"{name}.safetensors", "bytes": len(content), "sha256": sha256(content)},
         "network": run.recipe.describe(data).as_dict(),
-        "input": _input(data),
+        "input": _input(data, run.recipe),
         "classes": list(data.classes),
         "per_pixel": data.per_pixel,
         "training": {
@@ -130,9 +131,10 @@ def _about(run: Loaded, name: str, content: bytes) -> dict[str, Any]:
     }
 
 
-def _input(data: Data) -> dict[str, Any]:
+def _input(data: Data, recipe: Recipe) -> dict[str, Any]:
     return {
         "size": list(data.image_size),
+        "reduce": recipe.reduce,
         "bytes": data.train.images.dtype == torch.uint8,
         "range": list(range_of(data)),
         "mean": data.mean.tolist(),
@@ -153,7 +155,7 @@ def _compared(run: Loaded, made: Pretrained, samples: int) -> dict[str, Any]:
     if not change <= LARGEST:
         raise RunError(
             f"{run.folder.path} cannot be published in half precision: a probability changes by {change:.2g}, more "
-            f"than {LARGEST}; train it with projection"
+            f"than {LARGEST}; train it {'longer' if run.config.project else 'with projection'}"
         )
     return {
         "halving": {"images": len(few), "largest_change": change},
@@ -180,9 +182,9 @@ def accepted(log_probs: Tensor, targets: Tensor) -> dict[str, float | None]:
 
 
 def _metrics(run: Loaded, samples: int, progress: Callable[[int], None]) -> dict[str, Any]:
-    """Of the run, on the test set."""
+    """Of the run, on the test set; on the validation set where there is none."""
     document = evaluation(Trained.of(run), "test", samples, progress)
-    return {"metrics": document["metrics"], "test_images": document["images"]}
+    return {"metrics": document["metrics"], "test_images": document["images"], "has_test": run.data.has_test}
 
 
 def _write(path: Path, content: bytes) -> None:

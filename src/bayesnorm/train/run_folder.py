@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -246,7 +247,8 @@ class RunFolder:
             return result if ended and difference({key: about[key] for key in asked}, asked) is None else None
         if not (self.path / "result.json").exists():
             return None  # not even the lock is written
-        with self.held():
+        writable = os.access(self.path, os.W_OK)  # nobody writes a folder that cannot be written
+        with self.held() if writable else contextlib.nullcontext():
             result = self.result()
             if result is None or result["state"] != "finished":
                 return None
@@ -255,7 +257,8 @@ class RunFolder:
                 return None
             if difference({key: about[key] for key in asked}, asked) is not None:
                 return None
-            self.take_up(about, found)
+            if writable:
+                self.take_up(about, found)
             return result
 
     def write(self, name: str, document: dict[str, Any]) -> None:

@@ -143,7 +143,7 @@ class Session:
         about = {
             "config": self.config.as_dict(),
             "recipe": self.recipe,
-            "data": {"name": self.data.name, "digest": self.data.digest(), "augment": self._augment()},
+            "data": self._data(),
             "network": signature(self.net),
         }
         now = environment(self.world.device, self.world.size)
@@ -178,9 +178,12 @@ class Session:
         self.history = found[1]
         return found[0]
 
-    def _augment(self) -> dict[str, Any]:
-        """What is done to the images of training, and whether to those of validation."""
-        return {**dataclasses.asdict(self.data.augment), "validation": self.data.augment_val}
+    def _data(self) -> dict[str, Any]:
+        """Images, targets and objects by their digests, and what is done to the images on the way."""
+        augment = {**dataclasses.asdict(self.data.augment), "validation": self.data.augment_val}
+        said = {"name": self.data.name, "digest": self.data.digest(), "augment": augment}
+        objects = self.data.objects_digest()
+        return said if objects is None else {**said, "objects": objects}
 
     def _compare(self, folder: RunFolder, stored: dict[str, Any], about: dict[str, Any]) -> None:
         found = same(stored, about)

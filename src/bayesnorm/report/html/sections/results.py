@@ -38,7 +38,8 @@ class Column:
         """Its value in words: a dash where it was not measured, infinity where it is null."""
         value = number(metrics.get(self.key))
         if value is None:
-            return INFINITE if self.key in metrics and self.key.endswith("nll") else MISSING
+            fitted = self.key == "nll" or metrics.get("temperature") is not None
+            return INFINITE if self.key in metrics and self.key.endswith("nll") and fitted else MISSING
         if self.percent:
             return f"{100 * value:.{self.digits}f}\N{NO-BREAK SPACE}%"
         return f"{value:,.{self.digits}f}"
@@ -53,14 +54,19 @@ MAIN = (
     Column("ece", "ECE", "expected calibration error: |confidence - accuracy| over 15 bins", -1),
     Column("aurc", "AURC", "area under the risk-coverage curve, by entropy", -1, 5),
     Column(
-        "coverage_at_1", "cov. at 1 %", "share of images that can be kept at an error of 1 %, by entropy", 1, 1, True
+        "coverage_at_1",
+        "cov. at 1 %",
+        "share of images (or pixels) that can be kept at an error of 1 %, by entropy",
+        1,
+        1,
+        True,
     ),
     Column("iou", "IoU", "intersection over union of the foreground's pixels, true and predicted", 1),
     Column("dice", "Dice", "twice the intersection over the sum of true and predicted foreground", 1),
     Column("seg", "SEG", "mean Jaccard index of true objects with the predicted ones that cover most of them", 1),
 )
 MORE = (
-    Column("count", "images", "how many were predicted", 0, 0),
+    Column("count", "count", "how many images, or pixels of images, were predicted", 0, 0),
     Column("adaptive_ece", "adaptive ECE", "calibration error over bins of equal counts", -1),
     Column("calibrated_ece", "ECE at T", "ECE after temperature scaling", -1),
     Column("excess_aurc", "excess AURC", "AURC above that of a perfect order of the same predictions", -1, 5),

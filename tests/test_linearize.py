@@ -88,7 +88,8 @@ def test_early_scales_are_accounted_for_by_the_posterior(monkeypatch):
     monkeypatch.setattr(_linearize, "COST", 3 * work[2] / sum(work))
     some = plan(net, runtimes(net), x[:1], None)
     assert (some.sources, some.hidden) == (layers[1:], 1)
-    assert some.inflation == pytest.approx((0.4**2 + 0.2**2) / 0.2**2, rel=1e-5)
+    early, late = (r**2 / (1 + r**2) for r in (0.4, 0.2))
+    assert some.inflation == pytest.approx((early + late) / late, rel=1e-5)
     assert plan(net, runtimes(net), x[:1], 1.5).inflation == 1.5
 
 

@@ -7,11 +7,13 @@ With :math:`\varepsilon` the standard normal draws of all scales (one per channe
 
 in which the noise of a scale adds in amplitude over space and in variance over channels, as it does in the network.
 J is computed backwards, one pass per class, through the last layers only, where the maps are small. The scales before
-them are not differentiated. Behind a normalization, relative noise :math:`r_l^2 = \operatorname{median}_c (\sigma_c /
-s_c)^2` moves the outputs about as much from wherever it comes, so the covariance of the hidden sources is multiplied by
-:math:`\sum_{\text{hidden}} r_l^2 / \sum_{\text{differentiated}} r_l^2`. The median, because a few
-channels with a very large :math:`\sigma / s` (up to 17 in All-CNN after 400 epochs) would make up most of the mean, and
-do not move the outputs accordingly.
+them are not differentiated. Behind a normalization, noise moves the outputs about as much from wherever it comes, by
+its share :math:`r_l^2 = \operatorname{median}_c \sigma_c^2 / (\sigma_c^2 + s_c^2)` in what a channel carries, so the
+covariance of the hidden sources is multiplied by
+:math:`\sum_{\text{hidden}} r_l^2 / \sum_{\text{differentiated}} r_l^2`. The median, because channels with a very
+large :math:`\sigma / s` (up to 17 in All-CNN after 400 epochs) are those that the network has given up: they do not
+move the outputs accordingly. The share and not :math:`\sigma^2 / s^2`, which has no bound, because in the cell network
+they are most of the channels of the first layers (``docs/log.md``, 2026-11-19).
 """
 
 from __future__ import annotations
@@ -176,10 +178,9 @@ def _inflation(hidden: list[NormLayer], seen: list[NormLayer]) -> float:
 
 
 def _relative(layer: NormLayer, least: float) -> float:
-    """Median square of sigma / s; 0 for scales that are not larger than ``least``."""
-    s = layer.scale.s.abs()
-    relative = (layer.scale.spread() / s).square()
-    return float(torch.where(s > least, relative, torch.zeros_like(s)).median())
+    """Share of noise in what a channel carries, median; 0 for scales that are not larger than ``least``."""
+    s, variance = layer.scale.s.abs(), layer.scale.spread().square()
+    return float(torch.where(s > least, variance / (variance + s**2), torch.zeros_like(s)).median())
 
 
 def gaussian_outputs(net: nn.Module, networks: Sequence[Runtime], x: Tensor, chosen: Plan) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from ._select import Choice, is_batch_norm, module_of
 from .layers import NormLayer
 from .moments import core
 from .moments.record import record
-from .moments.trace import Trace, leaves, rebuild
+from .moments.trace import Trace, leaves
 
 GUESSES = (32, 64, 28, 96, 128, 224, 256, 299, 16, 8, 48, 512)
 BATCH = 2
@@ -57,12 +57,15 @@ def _few(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     batch = _batch(inputs)
 
     def cut(x: Any) -> Any:
+        if type(x) in (tuple, list):
+            return type(x)(map(cut, x))
+        if type(x) is dict:
+            return {key: cut(value) for key, value in x.items()}
         if not isinstance(x, Tensor) or x.dim() == 0 or len(x) != batch:
             return x
         return x[:count] if batch >= count else x.repeat(count, *[1] * (x.dim() - 1))[:count]
 
-    cut_all: tuple[Any, ...] = rebuild(inputs, cut)
-    return cut_all
+    return tuple(map(cut, inputs))
 
 
 def _trace_both(model: nn.Module, candidates: list[tuple[Any, ...]], sizes: str) -> list[Trace]:

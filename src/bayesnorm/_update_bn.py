@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ._modes import mode
@@ -30,28 +30,20 @@ def update_bn(batches: Iterable[Any], net: nn.Module) -> None:
     >>> int(net[0].norm.num_batches_tracked)
     2
     """
-    norms = [module for module in net.modules() if isinstance(module, BatchNorm | _BatchNorm) and _averages(module)]
+    kinds = (BatchNorm, _BatchNorm)
+    norms: list[Any] = [m for m in net.modules() if isinstance(m, kinds) and m.running_mean is not None]
     if not norms:
         return
     before = [module.momentum for module in norms]
     try:
         for module in norms:
             module.momentum = None  # a plain mean
-            for statistic, start in (
-                (module.running_mean, 0.0),
-                (module.running_var, 1.0),
-                (module.num_batches_tracked, 0.0),
-            ):
-                if statistic is not None:
-                    statistic.fill_(start)
+            module.running_mean.zero_()
+            module.running_var.fill_(1)
+            module.num_batches_tracked.zero_()
         with mode(net, True):
             for batch in batches:
                 net(batch[0] if isinstance(batch, Sequence) else batch)
     finally:
         for module, momentum in zip(norms, before, strict=True):
             module.momentum = momentum
-
-
-def _averages(norm: BatchNorm | _BatchNorm) -> bool:
-    """Whether it has running statistics."""
-    return isinstance(norm.running_mean, Tensor)

@@ -198,7 +198,7 @@ def _read(frames: list[_Frame], reduce: int) -> Split:
         _check_size(frame.mask, mask, image, frame.image)
         objects.append(mask)
     _check_divides(frames[0].image, images[0], reduce)
-    numbered = any(len(mask.unique()) > 2 for mask in objects)
+    numbered = any(len(mask[mask > 0].unique()) > 1 for mask in objects)
     numbers = most_frequent(torch.stack(objects), reduce)
     return Split(averaged(torch.stack(images), reduce), (numbers > 0).long(), numbers if numbered else None)
 

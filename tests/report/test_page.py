@@ -225,6 +225,16 @@ def test_what_no_temperature_was_fitted_to_is_missing_not_infinite(temperature: 
     assert calibrated.show({"nll": 0.5, "temperature": temperature, "calibrated_nll": None}) == shown
 
 
+def test_columns_that_no_row_has_are_left_out() -> None:
+    """On validation images no temperature is fitted."""
+    none = {"temperature": None, "calibrated_nll": None}
+    for some, there in ((none, False), ({**none, "temperature": 0.8}, True)):
+        text = page([run(evaluation=evaluation({"single": {**metrics(), **some}}, bayes=False))], "A title")
+        table = text[text.index("<thead>") : text.index("</thead>")]
+        assert (">NLL at T<" in table) is there
+        assert ">NLL<" in table
+
+
 def _sparse(count: int, every: int) -> list[dict[str, Any]]:
     """A history of which some epochs and the last were evaluated."""
     kept = ("epoch", "step", "lr", "train_loss", "train_nll", "kl")

@@ -156,7 +156,7 @@ def headline(runs: Sequence[Summary], rows: Sequence[Row]) -> Html | None:
 
 def metrics_table(runs: Sequence[Summary], rows: Sequence[Row], columns: Sequence[Column], caption: str) -> Html:
     """A table that the script makes sortable; columns that nobody measured are left out."""
-    columns = [column for column in columns if any(column.key in row.metrics for row in rows)]
+    columns = [column for column in columns if any(column.show(row.metrics) != MISSING for row in rows)]
     several = len({row.data for row in rows}) > 1
     best = {column.key: best_rows(rows, column) for column in columns}
     head = ["run", *(["data"] if several else []), "prediction"]

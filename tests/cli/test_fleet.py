@@ -55,7 +55,7 @@ def test_other_data_beside_cells(tmp_path, bayesnorm_):
     shared = ("--dir", cells, "--norm", "weight", "--lr", "0.001", "--warmup-steps", "0", "--batch", "2")
     status, out, err = bayesnorm_("train", "--fleet", write(tmp_path / "fleet.json", runs[:2]), *QUICK, *shared)
     assert status == 0, err
-    assert out.count("6 annotated frames: 4 for training, 2 for validation") == 1
+    assert out.count("6 frames are annotated and used: 4 for training, 2 for validation") == 1
     assert "2 runs, validation frames (there are no others to test on)" in out
     found = read_fleet(write(tmp_path / "fleet.json", runs), {"directory": str(cells)})
     assert [settings.get("directory") for _, settings in found.values()] == [str(cells), str(cells), None]

@@ -427,3 +427,10 @@ def test_objects_have_a_digest_of_their_own(root):
     other = dataclasses.replace(data, val=dataclasses.replace(data.val, objects=(data.val.objects > 0).int()))
     assert other.digest() == data.digest()
     assert other.objects_digest() != data.objects_digest()
+
+
+@pytest.mark.parametrize(("options", "unused"), [({}, 10), ({"masks": "expert+auto"}, 0), ({"split": "01-02"}, 10)])
+def test_frames_that_nobody_annotated_are_counted(root, options, unused):
+    data = cells(root, **options)
+    assert data.unused == unused
+    assert data.unused + len(data.train) + len(data.val) == 20

@@ -262,4 +262,4 @@ def test_a_unet_needs_images_that_its_stride_divides(tmp_path: Path, capsys: pyt
 
 def test_train_says_how_many_frames_it_uses(cells: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(cells, tmp_path / "run", "batch+projection", "--epochs", 1, "--samples", 0) == 0
-    assert "6 annotated frames: 4 for training, 2 for validation\n" in capsys.readouterr().out
+    assert "6 frames are annotated and used: 4 for training, 2 for validation\n" in capsys.readouterr().out

@@ -49,7 +49,8 @@ def tell_frames(name: str, data: Data, screen: Console) -> None:
     """How many frames of the cells are annotated, which a folder does not show at a glance."""
     if name == "cells" and is_first():
         train, val = len(data.train), len(data.val)
-        text = f"{train + val} annotated frames: {train} for training, {val} for validation"
+        of = f"{train + val} of {train + val + data.unused}" if data.unused else f"{train + val}"
+        text = f"{of} frames are annotated and used: {train} for training, {val} for validation"
         screen.print(text, highlight=False, soft_wrap=True)
 
 

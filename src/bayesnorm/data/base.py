@@ -63,6 +63,7 @@ class Data:
         std: likewise.
         augment: of training images.
         augment_val: whether validation images are augmented too, as in the paper.
+        unused: samples that are there without being in any split, as nobody annotated them.
         span: values of black and white in images of floating point; None: the least and largest of the training images.
     """
 
@@ -75,6 +76,7 @@ class Data:
     std: Tensor
     augment: Augment = NOTHING
     augment_val: bool = False
+    unused: int = 0
     span: tuple[float, float] | None = None
 
     @property

@@ -79,7 +79,10 @@ def cells(
         whole = _read([*first, *second], reduce)
         train, val = whole[: len(first)], whole[len(first) :]
     augment = Augment(hflip=True, vflip=True, deform=DEFORM / reduce, spacing=max(1, SPACING // reduce))
-    return dataclasses.replace(make_data("cells", train, val, val, CLASSES, augment), span=GREY)
+    data = make_data("cells", train, val, val, CLASSES, augment)
+    used = {frame.sequence for frame in frames} if split == "random" else {"01", "02"}
+    there = sum(len(_numbered(root / sequence, "t")) for sequence in used)
+    return dataclasses.replace(data, unused=there - len(train) - len(val), span=GREY)
 
 
 class _Frame(NamedTuple):

@@ -582,3 +582,16 @@ def test_numbers_of_data_may_be_of_any_integer_type():
     assert bayesnorm.ELBO(net, n_data=torch.tensor(12)).n_data == 12
     with pytest.raises(ValueError, match=r"n_data=12\.0"):
         bayesnorm.ELBO(net, n_data=12.0)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:'layers.0.self_attn.out_proj' is left")
+def test_nested_tensors_are_refused_where_scales_are_drawn():
+    """Torch's encoder packs padded sequences into one in evaluation mode without gradients."""
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    x, padded = torch.randn(3, 5, 8), torch.arange(5).expand(3, 5) >= torch.tensor([[5], [3], [2]])
+    net = bayesnorm.convert(encoder, norm="weight", scale="bayes", example=x).eval()
+    with torch.no_grad(), bayesnorm.sampling(net):
+        assert net(x).isfinite().all()
+        with pytest.raises(ValueError, match="enable_nested_tensor=False"):
+            net(x, src_key_padding_mask=padded)

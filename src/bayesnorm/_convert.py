@@ -187,15 +187,14 @@ def _replace(choice: Choice, norm: NormSpec, scale: ScaleSpec, start: Start) -> 
     where = {"device": start.s.device, "dtype": start.s.dtype}
     made_norm = _make_norm(norm, bn, channels, where)
     made_scale = _make_scale(scale, channels, where)
+    if isinstance(module.weight, nn.Parameter):  # what is new of a frozen layer is frozen too, but for its noise
+        for parameter in (made_scale.s, made_scale.b):
+            parameter.requires_grad_(module.weight.requires_grad)
     source = bn if bn is not None else module
     if bn is not None and bn.weight is not None:
         made_scale.s = bn.weight
     if isinstance(source.bias, nn.Parameter):
         made_scale.b = source.bias
-    if isinstance(module.weight, nn.Parameter) and not module.weight.requires_grad:
-        fresh = {id(made_scale.s), id(made_scale.b)} - {id(source.weight), id(source.bias)}
-        for parameter in (made_scale.s, made_scale.b):
-            parameter.requires_grad_(parameter.requires_grad and id(parameter) not in fresh)
     training = module.training
     if choice.standalone:
         module.__dict__["bn_type"] = type(module)

@@ -123,6 +123,11 @@ class NormLayer(Propagating):
 
     def _randomize(self, y: Tensor, scope: Scope) -> Tensor:
         """``y A + B``, one draw per sample and channel; the first random layer of a batched call expands."""
+        if y.is_nested:
+            raise ValueError(
+                f"{type(self).__name__}: a nested tensor, whose samples differ in length, has no noise: pass "
+                "enable_nested_tensor=False to torch's TransformerEncoder"
+            )
         if y.dim() < 2:
             raise ValueError(
                 f"{type(self).__name__}: an output of shape {tuple(y.shape)}: pass a batch, also of one sample"

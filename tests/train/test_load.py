@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import torch
+from drawn_cells import draw_cells
 from small_data import made_up, network
 
 from bayesnorm.errors import RunError
@@ -132,3 +133,19 @@ def test_a_folder_that_the_data_does_not_need_is_no_obstacle(tmp_path):
         recipe={**recipe.as_dict(), "directory": "x"},
     )
     assert load(tmp_path / "run", "elsewhere").recipe == load(tmp_path / "run").recipe == recipe
+
+
+def test_masks_that_number_other_cells_are_other_data(tmp_path):
+    """SEG is judged by the numbers, though nothing is trained on them."""
+    root = draw_cells(tmp_path / "set", frames=3, side=32)
+    recipe = Recipe("cells", str(root), model="cell-net", norm="weight", width=0.125, reduce=2)
+    data = recipe.load()
+    config = Config(epochs=1, batch=2, lr=0.002, train_eval=0)
+    fit(recipe.build(data, config.seed), data, config, out=tmp_path / "run", recipe=recipe.as_dict())
+    assert load(tmp_path / "run").data.objects_digest() == data.objects_digest()
+    image = pytest.importorskip("PIL.Image")
+    for path in root.glob("*_GT/SEG/*.tif"):
+        image.open(path).convert("I").point(lambda number: number * 2).convert("I;16").save(path)
+    assert recipe.load().digest() == data.digest()
+    with pytest.raises(RunError, match="was trained on other data"):
+        load(tmp_path / "run")

@@ -99,6 +99,18 @@ def test_the_table_of_the_demo_is_not_cut(width):
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= width
 
 
+def test_long_names_are_folded_and_no_number_is_cut():
+    name = "runs/" + "a" * 150
+    shown = text(evaluation_table({name: rows()["batch"], "b": {"single": measures()}}, "t"), 80)
+    assert "".join(line.split()[0] for line in shown.splitlines() if line[:1] in ("a", "r")) == name
+    assert cells(shown, "method") == ["method", "by", "accuracy", "NLL", "NLL/T", "T", "Brier", "ECE", "AURC"]
+    assert next(line.split() for line in shown.splitlines() if line.startswith("runs/"))[1:] == [
+        *("single", "90.00", "%", "0.5000", "0.4500", "1.25", "0.200", "0.080", "0.0300")
+    ]
+    shown = text(scales_table({name: dict.fromkeys("abcdefghi", 0.25)}), 80)
+    assert next(line.split() for line in shown.splitlines() if line.startswith("runs/"))[1:] == [".25"] * 9
+
+
 def test_sigma_per_layer():
     shown = text(scales_table({"weight+bayes": {"a": 0.123, "b": 0.04567}, "analytic+bayes": {"a": 1.0}}))
     assert cells(shown, "method") == ["method", "1", "2"]

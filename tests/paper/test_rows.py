@@ -106,7 +106,8 @@ def test_every_row_says_where_it_comes_from(found: dict[str, Any]) -> None:
     for row in found["rows"]:
         assert len(set(row["config_digests"])) == 2, "the seed is a setting"
         assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in row["config_digests"] + row["state_digests"])
-        assert row["command"]
+        assert len(row["commands"]) == len(row["seeds"])
+        assert all(row["commands"])
         assert row["device"]
         assert row["samples"] == 30
         assert row["gpu_minutes"] is None, "these were not trained on one"

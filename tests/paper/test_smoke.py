@@ -136,7 +136,7 @@ def test_records_give_the_same_figure(records: Lab, lab: Lab, document: Callable
 def _without_commands(document: Document) -> Document:
     """A record calls the program by its name."""
     runs = {name: {**about, "command": ""} for name, about in document["runs"].items()}
-    return {**document, "runs": runs, "rows": [{**row, "command": ""} for row in document.get("rows", [])]}
+    return {**document, "runs": runs, "rows": [{**row, "commands": ""} for row in document.get("rows", [])]}
 
 
 @pytest.mark.parametrize("name", IDS)

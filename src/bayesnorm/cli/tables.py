@@ -58,7 +58,7 @@ def evaluation_table(rows: dict[str, dict[str, Measures]], title: str) -> Table:
     lines = [(method, way, found[way]) for method, found in rows.items() for way in sorted(found, key=_order)]
     columns = COLUMNS if all(found.iou is None for _, _, found in lines) else OF_PIXELS
     table = new_table(title)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")
     table.add_column("by", no_wrap=True)
     for name, _ in columns.values():
         table.add_column(name, justify="right", no_wrap=True)
@@ -117,7 +117,7 @@ def scales_table(ratios: dict[str, dict[str, float]]) -> Table:
     most = max(len(found) for found in ratios.values())
     if most > 12:
         return _transposed(table, ratios)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")
     for index in range(most):
         table.add_column(str(index + 1), justify="right", no_wrap=True)
     for name, found in ratios.items():

@@ -66,7 +66,7 @@ ABOUT = {
     "gpu_minutes": "sum of the minutes over the seeds; null where they were not trained on a GPU",
     "config_digests": "SHA-256 of all settings of network, data and training of each seed",
     "state_digests": "SHA-256 of every tensor of the final state of each seed",
-    "command": "what began the first run",
+    "commands": "what began the run of each seed",
     "paper": "as printed, one run; null: the paper has no such row",
 }
 """What stands in the file, for its readers."""
@@ -125,7 +125,7 @@ def _row(lab: Lab, method: str) -> Row | None:
         "config_digests": [settings_digest(about) for about in abouts],
         "state_digests": [result["digest"] for result in results],
         "device": abouts[0]["environment"].get("device"),
-        "command": typed(abouts[0]["environment"].get("command") or []),
+        "commands": [typed(about["environment"].get("command") or []) for about in abouts],
         "paper": None if printed is None else dict(zip(PRINTED, printed, strict=True)),
     }
 

@@ -56,7 +56,8 @@ def test_some_are_published():
 def test_published_figures_are_those_of_the_published_records(name, bayesnorm_):
     """Without data, without a GPU, in the time that it takes to draw."""
     options = ("--preset", "paper", "--runs", RESULTS / "records", "--out", "again", "--device", "cpu")
-    assert bayesnorm_("reproduce", name, *options)[0] == 0
+    seeds = ("--seeds", "0,1,2") if name == "table1" else ()
+    assert bayesnorm_("reproduce", name, *options, *seeds)[0] == 0
     found, published = (json.loads((place / f"{name}.json").read_text()) for place in (Path("again"), RESULTS))
     assert found["measured"] == published["measured"]
     assert found["runs"] == published["runs"]

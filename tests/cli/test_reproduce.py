@@ -266,6 +266,16 @@ def test_the_table_has_a_row_of_every_method_and_seed(reproduce: Call, monkeypat
     assert rows("--all-methods") == {method: [0] for method in (*five, *METHODS)}
     again = rows("--seeds", "0,1")
     assert again == {method: [0, 1] if method in five else [0] for method in (*five, *METHODS)}
+    assert rows("--seeds", "1") == {method: [1] for method in five}
+    assert rows() == {method: [0] for method in (*five, *METHODS)}, "other seeds that are there do not count"
+    found = json.loads(Path("paper-smoke/table1.json").read_text())
+    assert found["measured"]["numbers"]["seeds"] == 1
+    assert {about["seed"] for about in found["runs"].values()} == {0}
+
+
+def test_a_wrong_id_beside_all_is_refused(reproduce: Call) -> None:
+    status, _, err = reproduce("all", "fig99")
+    assert (status, err.startswith("bayesnorm: unknown id 'fig99': choose fig1")) == (1, True)
 
 
 def test_figure_a2_has_the_seeds_that_were_asked_for(reproduce: Call, monkeypatch: pytest.MonkeyPatch) -> None:

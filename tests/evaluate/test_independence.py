@@ -70,6 +70,14 @@ def test_pixels_that_do_not_count_may_predict_anything() -> None:
     wild = log_probs.clone()
     wild[:, :, 0] = torch.tensor([0.0, -math.inf, -math.inf], dtype=torch.float64)[:, None]
     assert effect(wild, targets) == effect(log_probs, targets)
+    wild[:, :, 0] = math.nan
+    assert effect(wild, targets) == effect(log_probs, targets)
+
+
+def test_targets_of_another_shape_are_refused() -> None:
+    log_probs, targets = drawn(5, 6, 2)
+    with pytest.raises(ValueError, match="pass \\(N, classes, \\*space\\)"):
+        IndependenceTally().update(log_probs, targets[:, :-1])
 
 
 def test_an_image_that_is_wrong_as_a_whole_counts_once() -> None:

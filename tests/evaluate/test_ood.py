@@ -182,3 +182,8 @@ def test_pixels_are_averaged_over_each_image():
 def test_other_channels_are_refused():
     with pytest.raises(ValueError, match=r"takes 1 channels"):
         between(network("weight"), made_up(), torch.zeros(3, 2, 8, 8))
+
+
+def test_no_image_is_refused():
+    with pytest.raises(ValueError, match="outside: there is no image"):
+        between(network("weight"), made_up(), torch.zeros(0, 1, 8, 8))

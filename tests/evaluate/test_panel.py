@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -203,6 +204,35 @@ def test_no_temperature_is_best_where_all_are_right() -> None:
     log_probs = (2 * torch.nn.functional.one_hot(targets, 3).double()).log_softmax(1)
     measures = judge(lambda part: [(log_probs, None, targets)]).measures
     assert measures.temperature is measures.calibrated_nll is None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda log_probs, targets: (log_probs, targets[100:]), r"\(300, 10\) and targets of shape \(200,\)"),
+        (lambda log_probs, targets: (log_probs, targets[:, None]), r"targets of shape \(300, 1\)"),
+        (lambda log_probs, targets: (log_probs, targets.int()), "targets of torch.int32"),
+        (lambda log_probs, targets: (log_probs, targets + 1), "targets are not a class"),
+        (lambda log_probs, targets: (log_probs + 3, targets), "pass log-probabilities, not logits"),
+        (lambda log_probs, targets: (log_probs.exp(), targets), "not logits or probabilities"),
+        (lambda log_probs, targets: (log_probs.where(targets[:, None] > 0, math.nan), targets), "log_probs hold NaN"),
+    ],
+    ids=["shifted", "column", "int32", "from 1", "logits", "probabilities", "NaN"],
+)
+def test_mistakes_in_the_validation_part_are_said(spoil: Any, message: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_probs = torch.randn(300, 10, generator=generator).log_softmax(1)
+    targets = torch.randint(0, 10, (300,), generator=generator)
+    other, wrong = spoil(log_probs, targets)
+    with pytest.raises(ValueError, match=message):
+        judge(lambda part: [(log_probs, None, targets) if part == "test" else (other, None, wrong)])
+
+
+def test_without_validation_targets_there_is_no_temperature() -> None:
+    log_probs, targets = torch.zeros(3, 2).log_softmax(1), torch.tensor([0, 1, 1])
+    for none in ([], [(log_probs, None, torch.full((3,), panels.IGNORE))]):
+        measures = judge(lambda part, none=none: none if part == "val" else [(log_probs, None, targets)]).measures
+        assert measures.temperature is None
 
 
 def test_no_temperature_helps_where_a_target_has_probability_0() -> None:

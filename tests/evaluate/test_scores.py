@@ -8,7 +8,19 @@ from scipy.stats import entropy as scipy_entropy
 from sklearn.metrics import brier_score_loss
 from torch import Tensor
 
-from bayesnorm.evaluate import Scores, ScoreTally, brier, entropy, max_probability, mutual_information
+from bayesnorm.evaluate import (
+    Scores,
+    ScoreTally,
+    accuracy,
+    brier,
+    ece,
+    entropy,
+    max_probability,
+    mutual_information,
+    nll,
+    reliability,
+    uncertainty,
+)
 
 LOG0 = -math.inf
 
@@ -118,6 +130,29 @@ def test_half_precision_is_taken_as_it_is(dtype):
 def test_bad_input(log_probs, targets, message):
     with pytest.raises(ValueError, match=message):
         brier(log_probs, targets)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda wrong, targets: nll(wrong, targets),
+        lambda wrong, targets: ece(wrong, targets),
+        lambda wrong, targets: accuracy(wrong, targets),
+        lambda wrong, targets: reliability(wrong, targets),
+        lambda wrong, targets: entropy(wrong),
+        lambda wrong, targets: max_probability(wrong),
+        lambda wrong, targets: uncertainty(wrong, "max_prob"),
+        lambda wrong, targets: mutual_information(wrong[None]),
+    ],
+    ids=["nll", "ece", "accuracy", "reliability", "entropy", "max_probability", "uncertainty", "mutual_information"],
+)
+def test_logits_are_not_taken_for_log_probabilities(function):
+    """Also those whose largest probability would be one."""
+    log_probs, targets = problem()
+    function(log_probs, targets)
+    for wrong in (log_probs - 2, log_probs + 3, log_probs.exp()):
+        with pytest.raises(ValueError, match="pass log-probabilities, not logits or probabilities"):
+            function(wrong, targets)
 
 
 def test_not_a_number_does_not_hide():

@@ -45,6 +45,8 @@ def test_a_class_may_be_what_does_not_count() -> None:
 def test_predictions_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"predicted classes \(3, 4, 4\) for targets \(1, 4, 4\)"):
         OverlapTally(2).update(torch.zeros(3, 4, 4), torch.zeros(1, 4, 4))
+    with pytest.raises(ValueError, match=r"predicted classes \(3, 4, 4\) for objects \(2, 4, 4\): pass \(N, H, W\)"):
+        ObjectTally().update(torch.zeros(3, 4, 4), torch.zeros(2, 4, 4))
 
 
 def test_classes_that_are_nowhere_do_not_count() -> None:

@@ -99,7 +99,8 @@ def reproduce_(
     """Reproduce figures and tables of the paper: train what they need, draw them, compare the numbers.
 
     Writes ID.svg, ID.png and ID.json (measured beside printed numbers) into --out. Runs are shared between figures and
-    trained once; after an interruption the same command goes on. table1.json also has a row per method that is trained.
+    trained once; after an interruption the same command goes on. table1.json also has a row per method that is trained,
+    with the seeds of --seeds.
     """
     stop_at = deadline(stop_after)
     screen = console()
@@ -108,10 +109,10 @@ def reproduce_(
         return
     if not ids:
         raise ValueError("reproduce what? Give ids or all; --list names them")
-    chosen = list(EXHIBITS) if "all" in ids else list(dict.fromkeys(ids))
-    unknown = [name for name in chosen if name not in EXHIBITS]
+    unknown = [name for name in ids if name not in (*EXHIBITS, "all")]
     if unknown:
         raise ValueError(f"unknown id {unknown[0]!r}: choose {', '.join(EXHIBITS)} or all")
+    chosen = list(EXHIBITS) if "all" in ids else list(dict.fromkeys(ids))
     protocol = _protocol(PRESETS[preset.value], chosen, settings or [], seeds, all_methods)
     place = choose_device(device)
     folder = out or Path(f"paper-{preset.value}")

@@ -61,7 +61,7 @@ def reliability(log_probs: Tensor, targets: Tensor, bins: int = BINS, ignore_ind
 def reliability_of(tally: Tally) -> Reliability:
     """What :func:`reliability` says of everything that a tally has seen; ValueError if that is nothing."""
     tally.compute()
-    return _of_sums(*tally.sums[:-1].cpu().view(3, -1))
+    return _of_sums(*tally.sums[:-2].cpu().view(3, -1))
 
 
 def adaptive_reliability(
@@ -165,6 +165,10 @@ def calibrated_nll(log_probs: Tensor, targets: Tensor, temperature: float, ignor
     return -calibrated(rows.double(), temperature).gather(1, classes.unsqueeze(1)).mean().item()
 
 
+class ImpossibleError(ValueError):
+    """Targets have probability 0, which no temperature changes."""
+
+
 @torch.no_grad()
 def fit_temperature(log_probs: Tensor, targets: Tensor, ignore_index: int = IGNORE) -> float:
     """Temperature T that minimizes the mean NLL of ``log_softmax(log_probs / T)``, to be fitted on validation data.
@@ -189,7 +193,8 @@ def fit_temperature(log_probs: Tensor, targets: Tensor, ignore_index: int = IGNO
     impossible = (picked == -math.inf).sum().item()
     if impossible or rows.isnan().any():
         what = f"{impossible} targets have probability 0" if impossible else "log_probs hold NaN"
-        raise ValueError(f"{what}: no temperature fits; pass log_softmax of finite logits, not log of probabilities")
+        error = ImpossibleError if impossible else ValueError
+        raise error(f"{what}: no temperature fits; pass log_softmax of finite logits, not log of probabilities")
     # Classes first: a softmax over a short last axis is many times slower. The bound keeps 0 * inf out.
     return 1 / _root((rows - picked).T.contiguous().clamp_(min=-1e100))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .metrics import IGNORE
+from .metrics import IGNORE, _check
 
 
 class IndependenceTally:
@@ -31,12 +31,13 @@ class IndependenceTally:
         """Add images.
 
         Arguments:
-            log_probs: ``(N, classes, *space)``.
-            targets: int64 ``(N, *space)``.
+            log_probs: normalized log-probabilities ``(N, classes, *space)``.
+            targets: int64 classes ``(N, *space)``; what is none of them does not count.
         """
+        _check(log_probs, targets)
         targets = targets.flatten(1)
-        counts = targets != self.ignore_index
-        probs = log_probs.double().exp().flatten(2) * counts[:, None]
+        counts = (targets != self.ignore_index) & (targets >= 0) & (targets < log_probs.size(1))
+        probs = torch.where(counts[:, None], log_probs.double().exp().flatten(2), 0.0)
         classes = targets.where(counts, 0)
         seen = counts.to(probs.dtype)
         residuals = torch.zeros_like(probs[:, :, 0]).scatter_add_(1, classes, seen) - probs.sum(2)

@@ -12,6 +12,9 @@ from ..moments.core import wide
 
 BINS = 15
 IGNORE = -100
+NORMALIZED = 0.04
+"""By how much the probabilities of a prediction may miss 1 in the mean: logits do by far more. bfloat16 rounds
+``log p`` by up to 1/32 where it is above -16, so even predictions of many classes sum to 0.97 .. 1.03."""
 
 
 class Metrics(NamedTuple):
@@ -53,14 +56,14 @@ class Tally:
             raise ValueError(f"bins={bins}: must be at least 1")
         self.bins = bins
         self.ignore_index = ignore_index
-        self._sums = torch.zeros(3 * bins + 1, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(3 * bins + 2, dtype=torch.float64, device=device)
 
     @classmethod
     def from_sums(cls, sums: Tensor, ignore_index: int = IGNORE) -> Tally:
         """A tally that goes on from the ``sums`` of another, or from a total of several."""
-        if sums.dim() != 1 or sums.numel() < 4 or sums.numel() % 3 != 1 or sums.dtype != torch.float64:
+        if sums.dim() != 1 or sums.numel() < 5 or sums.numel() % 3 != 2 or sums.dtype != torch.float64:
             raise ValueError(
-                f"sums of shape {tuple(sums.shape)} and {sums.dtype}: pass Tally.sums, 3 * bins + 1 numbers in float64"
+                f"sums of shape {tuple(sums.shape)} and {sums.dtype}: pass Tally.sums, 3 * bins + 2 numbers in float64"
             )
         tally = cls(sums.numel() // 3, ignore_index, sums.device)
         tally._sums.copy_(sums)
@@ -68,9 +71,10 @@ class Tally:
 
     @property
     def sums(self) -> Tensor:
-        """For each bin the targets, then the hits, then the confidence; last the negative log-likelihood.
+        """For each bin the targets, then the hits, then the confidence; last the negative log-likelihood and the total
+        probability.
 
-        This is the state itself, ``(3 bins + 1,)``: an all-reduce of it in place is a tally over all ranks.
+        This is the state itself, ``(3 bins + 2,)``: an all-reduce of it in place is a tally over all ranks.
         """
         return self._sums
 
@@ -96,20 +100,33 @@ class Tally:
 
     def compute(self) -> Metrics:
         """The metrics so far; ValueError if no target counted or one that counts is no class."""
-        *binned, nll = self._sums.tolist()
+        *binned, nll, mass = self._sums.tolist()
         counts, hits, confidence = (binned[i * self.bins : (i + 1) * self.bins] for i in range(3))
         count = round(sum(counts))
         if count == 0:
             raise ValueError(f"no targets: nothing was added, or all are ignore_index={self.ignore_index}; add a batch")
-        if sum(confidence) > 1.01 * count:
-            mean = sum(confidence) / count
-            raise ValueError(f"the largest probability is {mean:.3g} in the mean: pass log-probabilities, not logits")
+        check_mass(mass / count)
         if math.isnan(nll) and not math.isnan(sum(confidence)):
             raise ValueError(
                 f"some targets are not a class: pass 0 to classes - 1, or ignore_index={self.ignore_index} to ignore"
             )
         gaps = sum(abs(hit - sure) for hit, sure in zip(hits, confidence, strict=True))
         return Metrics(count, sum(hits) / count, nll / count, gaps / count)
+
+
+def check_mass(mass: float) -> None:
+    """ValueError where the probabilities of a prediction sum, in the mean, to something else than 1."""
+    if abs(mass - 1) > NORMALIZED:
+        raise ValueError(
+            f"the probabilities of a prediction sum to {mass:.3g} in the mean: pass log-probabilities, "
+            "not logits or probabilities"
+        )
+
+
+def check_normalized(log_probs: Tensor, dim: int = 1) -> None:
+    """ValueError for logits or probabilities; waits for the device."""
+    if log_probs.numel():
+        check_mass(wide(log_probs).exp().sum(dim).mean(dtype=torch.float64).item())
 
 
 def _check(log_probs: Tensor, targets: Tensor) -> None:
@@ -142,6 +159,7 @@ def _sums(log_probs: Tensor, targets: Tensor, bins: int, ignore_index: int) -> T
         torch.where(members, confidence, 0.0).flatten(1).sum(1, dtype=torch.float64),
         # What is no class is NaN in the likelihood alone, by which compute knows it.
         torch.where(counts, -picked.where(known, math.nan), 0.0).sum().view(1),
+        torch.where(counts, wide(log_probs).exp().sum(1), 0.0).sum(dtype=torch.float64).view(1),
     ]
     return torch.cat(rows)
 

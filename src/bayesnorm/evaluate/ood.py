@@ -112,6 +112,8 @@ def between(net: nn.Module, inside: Data, outside: Data | Tensor, samples: int =
         raise ValueError(
             f"outside: images of shape {tuple(images.shape)}, but the network takes {inside.image_size[0]} channels"
         )
+    if len(images) == 0:
+        raise ValueError("outside: there is no image: pass at least one")
     way = ways(net, inside, samples)[-1]
     own = _scores(net, way, (x for x, _ in images_of(inside, "test")))
     other = _scores(net, way, (inside.standardized(x) for x in pieces(images.to(inside.device), None)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .calibration import (
     COLDEST,
+    ImpossibleError,
     Reliability,
     adaptive_reliability_of,
     calibrated,
@@ -18,7 +19,7 @@ from .calibration import (
     reliability_of,
 )
 from .independence import IndependenceTally
-from .metrics import IGNORE, Tally
+from .metrics import IGNORE, Tally, _check
 from .scores import ScoreTally
 from .segmentation import ObjectTally, OverlapTally
 from .selective import By, Curve, SelectiveTally
@@ -187,20 +188,26 @@ def judge(predicted: Callable[[str], Iterable[Predicted]], part: str = "test", c
 
 
 def _temperature(pieces: Iterable[Predicted]) -> float | None:
-    """None where none is best: a target has probability 0, or all predictions are right, and the colder the better."""
+    """None where none is best: no target counts, one has probability 0, or all predictions are right, and the colder
+    the better. Predictions worse than even ones have the hottest, at which they are all but even."""
+    thinned = _thinned(pieces)
+    if thinned is None:
+        return None
     try:
-        found = fit_temperature(*_thinned(pieces))
-    except ValueError:
+        found = fit_temperature(*thinned)
+    except ImpossibleError:
         return None
     return found if found > COLDEST * 1.001 else None
 
 
-def _thinned(pieces: Iterable[Predicted]) -> tuple[Tensor, Tensor]:
-    """Evenly spaced ones of the predictions ``(M, classes)`` that count, at most ``FITTED``, and their targets."""
+def _thinned(pieces: Iterable[Predicted]) -> tuple[Tensor, Tensor] | None:
+    """Evenly spaced ones of the predictions ``(M, classes)`` that count, at most ``FITTED``, and their targets; None if
+    there are none."""
     rows: list[Tensor] = []
     classes: list[Tensor] = []
     apart, seen = 1, 0
     for log_probs, _, targets, *_objects in pieces:
+        _check(log_probs, targets)
         kept = (targets != IGNORE).flatten().nonzero().squeeze(1)
         chosen = kept[-seen % apart :: apart]
         rows.append(log_probs.movedim(1, -1).flatten(0, -2)[chosen])
@@ -208,4 +215,4 @@ def _thinned(pieces: Iterable[Predicted]) -> tuple[Tensor, Tensor]:
         seen += len(kept)
         while sum(map(len, rows)) > FITTED:
             rows, classes, apart = [torch.cat(rows)[::2]], [torch.cat(classes)[::2]], 2 * apart
-    return torch.cat(rows), torch.cat(classes)
+    return (torch.cat(rows), torch.cat(classes)) if seen else None

@@ -8,11 +8,7 @@ import torch
 from torch import Tensor
 
 from ..moments.core import wide
-from .metrics import IGNORE, _check
-
-NORMALIZED = 0.04
-"""By how much the probabilities of a prediction may miss 1 in the mean: logits do by far more. bfloat16 rounds
-``log p`` by up to 1/32 where it is above -16, so even predictions of many classes sum to 0.97 .. 1.03."""
+from .metrics import IGNORE, _check, check_mass, check_normalized
 
 
 class Scores(NamedTuple):
@@ -66,7 +62,7 @@ class ScoreTally:
         rows = [
             counts.sum(),
             _total((probs - one_hot.to(probs.dtype)).square().sum(1), counts),
-            _total(entropy(log_probs), counts),
+            _total(entropies(log_probs), counts),
             _total(probs.sum(1), counts),
             outside(log_probs, targets, self.ignore_index),
         ]
@@ -96,6 +92,12 @@ def entropy(log_probs: Tensor, dim: int = 1) -> Tensor:
     >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]).log())
     tensor([0.6931, 0.0000])
     """
+    check_normalized(log_probs, dim)
+    return entropies(log_probs, dim)
+
+
+def entropies(log_probs: Tensor, dim: int = 1) -> Tensor:
+    """:func:`entropy` that does not look at the values, and so never waits for the device."""
     found: Tensor = torch.special.entr(wide(log_probs).exp()).sum(dim)
     return found.clamp(min=0)
 
@@ -106,6 +108,7 @@ def max_probability(log_probs: Tensor) -> Tensor:
     >>> max_probability(torch.tensor([[0.5, 0.5], [0.25, 0.75]]).log())
     tensor([0.5000, 0.7500])
     """
+    check_normalized(log_probs)
     return wide(log_probs).amax(1).exp()
 
 
@@ -124,8 +127,9 @@ def mutual_information(draws: Tensor) -> Tensor:
         raise ValueError(
             f"draws of shape {tuple(draws.shape)} and {draws.dtype}: pass log-probabilities (K, N, classes, *space)"
         )
+    check_normalized(draws, dim=2)
     total: Tensor = torch.special.entr(wide(draws).exp().mean(0)).sum(1)
-    return (total - entropy(draws, dim=2).mean(0)).clamp(min=0)
+    return (total - entropies(draws, dim=2).mean(0)).clamp(min=0)
 
 
 def brier(log_probs: Tensor, targets: Tensor, ignore_index: int = IGNORE) -> float:
@@ -174,11 +178,7 @@ def check_sums(count: float, mass: float, strange: float, ignore_index: int) -> 
         raise ValueError(f"no targets: nothing was added, or all are ignore_index={ignore_index}; add a batch")
     if strange:
         raise ValueError(f"{strange:.0f} targets are not a class: pass 0 to classes - 1, or {ignore_index} to ignore")
-    if abs(mass / count - 1) > NORMALIZED:
-        raise ValueError(
-            f"the probabilities of a prediction sum to {mass / count:.3g} in the mean: pass log-probabilities, "
-            "not logits or probabilities"
-        )
+    check_mass(mass / count)
 
 
 def _total(values: Tensor, counts: Tensor) -> Tensor:

@@ -89,6 +89,10 @@ class ObjectTally:
             predicted: classes ``(N, H, W)``; 0 is background.
             objects: number of the true object at each pixel ``(N, H, W)``, 0 where there is none.
         """
+        if predicted.shape != objects.shape or predicted.dim() != 3:
+            raise ValueError(
+                f"predicted classes {tuple(predicted.shape)} for objects {tuple(objects.shape)}: pass (N, H, W) of both"
+            )
         for said, true in zip(predicted.cpu() != 0, objects.cpu(), strict=True):
             found = seg_of_objects(components(said), true)
             self._total, self._count = self._total + found.sum().item(), self._count + len(found)

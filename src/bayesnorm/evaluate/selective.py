@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..moments.core import wide
-from .metrics import IGNORE, _check
-from .scores import check_sums, counted, entropy, outside
+from .metrics import IGNORE, _check, check_normalized
+from .scores import check_sums, counted, entropies, outside
 
 FINEST = 1e-15
 """Scores are told apart by their difference below this one and by their ratio above it: most predictions of a trained
@@ -82,8 +82,15 @@ def uncertainty(log_probs: Tensor, by: By | str = By.ENTROPY) -> Tensor:
     >>> uncertainty(torch.tensor([[0.75, 0.25]]).log(), "max_prob")
     tensor([0.2500])
     """
-    if _by(by) is By.ENTROPY:
-        return entropy(log_probs)
+    by = _by(by)
+    check_normalized(log_probs)
+    return scores_by(log_probs, by)
+
+
+def scores_by(log_probs: Tensor, by: By) -> Tensor:
+    """:func:`uncertainty` that does not look at the values, and so never waits for the device."""
+    if by is By.ENTROPY:
+        return entropies(log_probs)
     # A sum of the others: what is nearly sure has a largest probability of exactly 1 in float32, whatever is left.
     probs = wide(log_probs).exp()
     best, guess = probs.max(1, keepdim=True)
@@ -177,7 +184,7 @@ class SelectiveTally:
         if targets.device != self._sums.device:
             self._sums, self._edges = self._sums.to(targets.device), self._edges.to(targets.device)
         counts = targets != self.ignore_index
-        scores = uncertainty(log_probs, self.by).double()
+        scores = scores_by(log_probs, self.by).double()
         bins = torch.bucketize(scores, self._edges[:-1], out_int32=True)
         cells = 2 * bins + (log_probs.argmax(1) != targets)
         new = [

@@ -20,8 +20,8 @@ def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
     Returns:
         what is in ``ID.json``.
     """
-    wanted = list(exhibit.wanted(lab.preset))
-    lab.train([*wanted, *exhibit.also(lab.preset)])
+    wanted, also = list(exhibit.wanted(lab.preset)), exhibit.also(lab.preset)
+    lab.train([*wanted, *also])
     if not exhibit.partial:
         lab.complete(wanted)
     document: dict[str, Any] = {
@@ -32,7 +32,9 @@ def reproduce(exhibit: Exhibit, lab: Lab) -> dict[str, Any]:
         "set": lab.preset.changes,
         "protocol": lab.preset.about,
         "versions": {name: version(name) for name in ("bayesnorm", "torch")},
-        "runs": {run.name(lab.preset): _about(lab, run) for run in wanted if lab.lost(run) is None},
+        "runs": {
+            run.name(lab.preset): _about(lab, run) for run in dict.fromkeys([*wanted, *also]) if lab.lost(run) is None
+        },
         **_diverged(exhibit, lab),
         "paper": exhibit.paper,
         "measured": exhibit.measure(lab),

@@ -85,7 +85,7 @@ def runs(preset: Preset) -> list[Wanted]:
 
 
 def document(lab: Lab) -> dict[str, Any]:
-    """``rows`` of all methods that are trained, ``about`` them, and what diverged."""
+    """``rows`` of all methods that are trained with seeds that were asked for, ``about`` them, and what diverged."""
     rows = [row for method in METHODS if (row := _row(lab, method)) is not None]
     lost = {run.name(lab.preset): other for run in runs(lab.preset) if (other := lab.lost(run)) is not None}
     messages = {name: (lab.folder(other).result() or {})["message"] for name, other in lost.items()}
@@ -93,8 +93,8 @@ def document(lab: Lab) -> dict[str, Any]:
 
 
 def finished(lab: Lab, method: str) -> dict[int, Wanted]:
-    """The runs of a row that are trained, by seed."""
-    return {seed: run for seed in _seeds(lab, method) if lab.is_done(run := run_of(method, seed))}
+    """The runs of a row with the seeds that were asked for, those that are trained, by seed."""
+    return {seed: run for seed in lab.preset.table_seeds if lab.is_done(run := run_of(method, seed))}
 
 
 def _row(lab: Lab, method: str) -> Row | None:
@@ -128,14 +128,6 @@ def _row(lab: Lab, method: str) -> Row | None:
         "commands": [typed(about["environment"].get("command") or []) for about in abouts],
         "paper": None if printed is None else dict(zip(PRINTED, printed, strict=True)),
     }
-
-
-def _seeds(lab: Lab, method: str) -> list[int]:
-    """Seeds of which there is a folder."""
-    first = lab.folder(run_of(method)).path
-    stem = first.name.removesuffix("0")
-    names = [path.name.removeprefix(stem) for path in first.parent.glob("*") if path.name.startswith(stem)]
-    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _values(metrics: Sequence[dict[str, Any]], way: str, name: str) -> list[float | None] | None:

@@ -51,7 +51,7 @@ QUOTED: dict[str, tuple[float | None, ...]] = {
 def measure(lab: Lab) -> Measured:
     """All figures of the table, and beyond it the prediction by moments and the calibrated likelihoods.
 
-    Means over the seeds that are trained.
+    Means over the seeds that were asked for; one that diverged is left out.
     """
     rows, seeds = {}, {}
     for method, label in LABELS.items():
@@ -61,12 +61,14 @@ def measure(lab: Lab) -> Measured:
     numbers = {
         f"{label}, {name}": value for label, row in rows.items() for name, value in row.items() if value is not None
     }
-    return {"numbers": numbers, "rows": rows, "seeds": seeds}
+    same = len({*seeds.values()}) == 1
+    counts = {"seeds": seeds["No normalization"]} if same else {f"{label}, seeds": n for label, n in seeds.items()}
+    return {"numbers": counts | numbers, "rows": rows, "seeds": seeds}
 
 
 def _mean(found: list[Document], way: str, key: str) -> float | None:
     values = [metrics.get(way, {}).get(key) for metrics in found]
-    return None if None in values else statistics.fmean(values)
+    return None if None in values or not values else statistics.fmean(values)
 
 
 def draw(measured: Measured) -> Figure:
@@ -103,7 +105,7 @@ def draw(measured: Measured) -> Figure:
 
 
 def _named(label: str, seeds: int) -> str:
-    return label if seeds == 1 else f"{label} ({seeds} seeds)"
+    return label if seeds <= 1 else f"{label} ({seeds} seeds)"
 
 
 def _shown(name: str, value: float | None, paper: float | None) -> str:

@@ -13,26 +13,65 @@ import torch.utils.deterministic
 from .config import Config
 
 
+def _precisions() -> list[Any]:
+    """What has an ``fp32_precision``: how products in float32 are taken, by kind of processor and operation."""
+    cudnn: Any = torch.backends.cudnn
+    mkldnn: Any = torch.backends.mkldnn
+    return [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
+
+
+class _Products:
+    """Settings of products in float32, by torch's older names and by its newer ones, which have to agree.
+
+    The older ones cannot be read where a caller has set the newer ones; then they are as torch has them by default.
+    """
+
+    def __init__(self) -> None:
+        self.newer = [place.fp32_precision for place in _precisions()]
+        try:
+            cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+            self.older: tuple[str, bool, bool] | None = (
+                torch.get_float32_matmul_precision(),
+                cudnn.allow_tf32,
+                matmul.allow_tf32,
+            )
+        except RuntimeError:
+            self.older = None
+
+    def choose(self, tf32: bool) -> None:
+        """In single precision, on a GPU in TF32 if asked."""
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+        for index, place in enumerate(_precisions()):
+            place.fp32_precision = "tf32" if tf32 and index < 3 else "ieee"
+
+    def restore(self) -> None:
+        precision, convolutions, products = self.older or ("highest", True, False)
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
+        torch.set_float32_matmul_precision(precision)
+        for place, value in zip(_precisions(), self.newer, strict=True):
+            place.fp32_precision = value
+
+
 @contextmanager
 def numerics(config: Config, device: torch.device) -> Iterator[None]:
     """Inside: deterministic kernels, no choice of kernels by timing, the configured precision, generators of the seed.
 
     The caller's settings and generators are restored, also after an exception.
     """
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    cudnn, products = torch.backends.cudnn, _Products()
     filling: Any = torch.utils.deterministic
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         cudnn.benchmark,
         cudnn.deterministic,
-        cudnn.allow_tf32,
-        matmul.allow_tf32,
         filling.fill_uninitialized_memory,
     )
     # cuBLAS reads this when it starts; without it deterministic mode refuses matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     cuda = [] if device.type != "cuda" else [torch.cuda.current_device() if device.index is None else device.index]
+    # Its first call imports half of torch's compiler; an interrupt there would be followed by another error below.
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     try:
         with torch.random.fork_rng(cuda):
             torch.manual_seed(config.seed)
@@ -41,9 +80,10 @@ def numerics(config: Config, device: torch.device) -> Iterator[None]:
                 cudnn.deterministic, cudnn.benchmark = True, False
                 # Nothing here reads memory before it is written; filling it would add a kernel to every operation.
                 filling.fill_uninitialized_memory = False
-            cudnn.allow_tf32 = matmul.allow_tf32 = config.precision == "tf32"
+            products.choose(config.precision == "tf32")
             yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = before[2:6]
-        filling.fill_uninitialized_memory = before[6]
+        cudnn.benchmark, cudnn.deterministic = before[2:4]
+        filling.fill_uninitialized_memory = before[4]
+        products.restore()

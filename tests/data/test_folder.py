@@ -98,7 +98,28 @@ def test_given_validation_set(tmp_path):
 def test_label_of_a_class_that_is_not_tested(tmp_path):
     fill(tmp_path / "train", ("ant", "bee", "cow"))
     fill(tmp_path / "test", ("cow",), count=1)
-    assert folder(tmp_path).test.targets.tolist() == [2]
+    with pytest.warns(UserWarning, match="no image for testing of class 'ant', 'bee': what is measured there"):
+        assert folder(tmp_path).test.targets.tolist() == [2]
+
+
+def test_a_class_without_an_image_for_training_is_named(tmp_path):
+    for name in "abcdefghijkl":
+        picture(tmp_path / name / "1.png", ord(name))
+    assert fails(tmp_path, "no image for training of class", "; add images, or put those for training into")
+
+
+def test_what_belongs_to_no_split_is_named(tmp_path):
+    fill(tmp_path / "train")
+    fill(tmp_path / "test")
+    (tmp_path / "README.txt").write_text("about")
+    assert len(folder(tmp_path).test)
+    fill(tmp_path / "validation")
+    assert fails(tmp_path, str(tmp_path / "validation"), "beside", "belong test and val, for validation")
+
+
+def test_an_image_beside_the_class_folders_is_named(tmp_path):
+    picture(fill(tmp_path) / "stray.png", 1)
+    assert fails(tmp_path, str(tmp_path / "stray.png"), "an image beside the class folders")
 
 
 def test_classes_may_be_called_train_and_test(tmp_path):
@@ -192,6 +213,7 @@ def test_layout_that_is_none(tmp_path):
     picture(tmp_path / "a.png", 1)
     assert fails(tmp_path, "no class folders")
     assert fails(tmp_path / "a.png", "no such folder")
+    (tmp_path / "a.png").unlink()
     fill(tmp_path, ("cat",))
     assert fails(tmp_path, "'cat'", "at least two")
     (tmp_path / "dog").mkdir()

@@ -1,4 +1,6 @@
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -156,8 +158,23 @@ def test_no_image(tmp_path, content):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(DataError, match=r"a\.png: damaged or unreadable"):
+    with pytest.raises(DataError, match=r"a\.png: no such file; name an image"):
         load(tmp_path / "a.png")
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(DataError, match=r"a\.png: is a folder; name an image"):
+        load(tmp_path / "a.png")
+
+
+def test_colours_of_16_bits_are_refused(tmp_path):
+    """Of which Pillow keeps the upper 8 without a word."""
+    row = b"\0" + bytes(range(12))  # no filter; two pixels of three channels of two bytes
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(row)), (b"IEND", b"")]
+    packed = [struct.pack(">I", len(c)) + n + c + struct.pack(">I", zlib.crc32(n + c)) for n, c in chunks]
+    (tmp_path / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(packed))
+    with Image.open(tmp_path / "deep.png") as image:
+        assert (image.mode, image.size) == ("RGB", (2, 1))
+    with pytest.raises(DataError, match=r"deep\.png: more than 8 bits per channel; convert it to 8 bits"):
+        load(tmp_path / "deep.png")
 
 
 def test_other_formats_are_not_tried(tmp_path):

@@ -54,6 +54,7 @@ def test_an_unknown_setting_is_named():
 
 
 WRONG = {
+    **dict.fromkeys(("project", "compile", "deterministic", "lr_anneal", "sync_bn"), ("no", 0, 1, None)),
     **dict.fromkeys(("epochs", "batch", "lr_trials", "lr_epochs"), (0, -1, 1.5, True, "3", None)),
     **dict.fromkeys(("warmup_steps", "seed"), (-1, 0.5, False, "1", None)),
     **dict.fromkeys(("norm_batch", "checkpoint_steps"), (0, 1.5, True, "1")),

@@ -14,6 +14,7 @@ from bayesnorm.data.augment import Augment
 from bayesnorm.errors import DivergedError, RunError, StoppedError
 from bayesnorm.train import Config, find_lr, fit, identity
 from bayesnorm.train.events import EpochEnded, Saved, Started, Stepped, Tried
+from bayesnorm.train.lines import readable
 from bayesnorm.train.run_folder import RunFolder
 from bayesnorm.train.snapshot import ON_DEVICE, taken
 
@@ -182,7 +183,7 @@ def test_another_run_is_not_overwritten(tmp_path):
     attempts = [
         (network("batch"), made_up(), QUICK, False, "holds a run already: pass --resume"),
         (network("batch"), made_up(), Config(epochs=4, batch=16, lr=0.02), True, "config.epochs was 3, now it is 4"),
-        (network("batch"), made_up(seed=1), QUICK, True, "data.digest was"),
+        (network("batch"), made_up(seed=1), QUICK, True, "other data than what is there now"),
         (network("batch"), made_up(augment=Augment(shift=1)), QUICK, True, "data.augment.shift was 0, now it is 1"),
         (network("batch"), made_up(augment_val=True), QUICK, True, "data.augment.validation was False, now it is True"),
         (network("weight"), made_up(), QUICK, True, "network.*was"),
@@ -438,3 +439,30 @@ def test_a_search_made_before_leaves_no_trace_in_the_generator(tmp_path):
     parts = fit(own(), made_up(), SEARCH, out=tmp_path / "parts", resume=True)
     assert parts.result == whole.result
     assert parts.history == whole.history
+
+
+@pytest.mark.parametrize(
+    ("net", "config", "message"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), QUICK, "classes"),
+        (None, replace(QUICK, lr="auto", lr_trials=2, lr_epochs=1, warmup_steps=1000), "warmup_steps=1000"),
+    ],
+    ids=["classes", "search"],
+)
+def test_what_is_refused_before_it_is_trained_leaves_no_run(net, config, message, tmp_path):
+    """So that the remedy can be followed with the same folder."""
+    with pytest.raises(ValueError, match=message):
+        fit(net or own(), made_up(), config, out=tmp_path / "run")
+    done = fit(own(), made_up(), QUICK, out=tmp_path / "run")
+    assert done.result["state"] == "finished"
+    assert [event["event"] for event in readable(tmp_path / "run" / "events.jsonl")] == ["start", "finish"]
+
+
+def test_a_callback_that_fails_after_an_epoch_leaves_the_run(tmp_path):
+    def fail(event):
+        if isinstance(event, EpochEnded):
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        fit(own(), made_up(), QUICK, out=tmp_path, callbacks=[fail])
+    assert (tmp_path / "config.json").exists()

@@ -42,22 +42,23 @@ def read_fleet(path: Path, common: dict[str, Any]) -> dict[str, tuple[Path, dict
     if not isinstance(found, list) or not found or not all(isinstance(run, dict) for run in found):
         raise RunError(f"{path}: write a list of objects with settings, at least one")
     members: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for run in found:
+    places: set[Path] = set()
+    for count, run in enumerate(found, 1):
+        where = f"{path}, run {count}"
         settings = {**common, **{key: value for key, value in run.items() if key != "out"}}
         if settings.get("data", Recipe.data) in NO_FILES and "directory" not in run:
             settings.pop("directory", None)  # that of the others
         if not isinstance(run.get("out", ""), str):
-            raise RunError(f'{path}: "out" is {run["out"]!r}; give the name of a folder')
-        recipe, config = resolve(settings)
+            raise RunError(f'{where}: "out" is {run["out"]!r}; give the name of a folder')
         try:
+            recipe, config = resolve(settings)
             Recipe(**recipe), Config.from_dict(config)
-        except TypeError as error:
-            raise RunError(
-                f"{path}: a setting has a value of the wrong type ({error}); see config.json of a run"
-            ) from error
+        except ValueError as error:
+            raise RunError(f"{where}: {error}") from error
         place = Path(run["out"]) if "out" in run else Path("runs") / default_name(recipe, config)
-        if str(place) in members:
-            raise RunError(f'{path}: two runs are to go to {place}; give each an "out" of its own')
+        if place.resolve() in places:
+            raise RunError(f'{where}: another run goes to {place} too; give each an "out" of its own')
+        places.add(place.resolve())
         members[str(place)] = (place, settings)
     return members
 

@@ -168,7 +168,11 @@ def make_data(
             raise DataError(f"{name}, {part}: one split has a class per image, another a class per pixel")
     mean, var = _moments(train.images)
     if not bool((var > 0).all()):
-        raise DataError(f"{name}: a channel of the training images is constant, so that it cannot be standardized")
+        channel = int((var <= 0).nonzero()[0])
+        raise DataError(
+            f"{name}: channel {channel} of the training images is constant, so that it says nothing and cannot be "
+            "standardized: leave it out (pictures in one colour: convert them to grey)"
+        )
     return Data(name, train, val, test, classes, mean, var.sqrt(), augment, augment_val)
 
 

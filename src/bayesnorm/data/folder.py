@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from .image import check_depth, read, to_tensor
 from .stream import Purpose
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+"""How names of images end."""
+SPLITS = ("train", "val", "test")
 TEST_SEED = 0
 """The test set is the same for every split seed."""
 FEWEST = 10
@@ -29,7 +33,7 @@ def folder(directory: str | Path, split_seed: int = 0, image_size: tuple[int, in
     Images have one channel if all files are grey, else three. Mirrored left and right, shifted by a sixteenth.
 
     Arguments:
-        directory: the folder ``D``. Hidden files are passed over.
+        directory: the folder ``D``. Hidden files are passed over, and files directly in it that are no images.
         split_seed: decides which tenth is for validation.
         image_size: height and width to which images are resized (antialiased); None: all have the same size.
     """
@@ -41,6 +45,7 @@ def folder(directory: str | Path, split_seed: int = 0, image_size: tuple[int, in
     if len(classes) < 2:
         raise DataError(f"{parts['train']}: one class folder, {classes[0]!r}; at least two are needed")
     train, val, test = _split(root, _read(parts, classes, image_size), split_seed)
+    _check_classes(root, classes, train, test)
     shift = max(1, min(train.images.shape[2:]) // 16)
     return make_data(root.resolve().name or "folder", train, val, test, classes, Augment(hflip=True, shift=shift))
 
@@ -55,13 +60,19 @@ def _layout(root: Path) -> dict[str, Path]:
     """The folders that hold class folders, by the name of their split."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; give the folder that holds one folder of images per class")
+    for entry in _visible(root):
+        if entry.is_file() and entry.suffix.lower() in IMAGES and _folders(root):
+            raise DataError(f"{entry}: an image beside the class folders; move it into that of its class, or remove it")
     train = root / "train"
     # A class may be called "train": its folder holds images, not folders.
     if not (train.is_dir() and _folders(train)):
         return {"train": root}
     if not (root / "test").is_dir():
         raise DataError(f"{root / 'test'} is missing beside {train}; add it, or put all class folders into {root}")
-    return {name: root / name for name in ("train", "val", "test") if (root / name).is_dir()}
+    for entry in _folders(root):
+        if entry.name not in SPLITS:
+            raise DataError(f"{entry}: beside {train} belong test and val, for validation; rename or remove it")
+    return {name: root / name for name in SPLITS if (root / name).is_dir()}
 
 
 def _visible(path: Path) -> list[Path]:
@@ -101,7 +112,8 @@ def _samples(path: Path, classes: tuple[str, ...]) -> list[_Sample]:
             raise DataError(f"{place}: an empty class folder; add images or remove it")
         for file in files:
             if not file.is_file():
-                raise DataError(f"{file}: not a file; images lie directly in the folder of their class")
+                what = "a link that leads nowhere" if file.is_symlink() else "not a file"
+                raise DataError(f"{file}: {what}; images lie directly in the folder of their class")
             samples.append(_Sample(file, classes.index(place.name)))
     return samples
 
@@ -153,3 +165,19 @@ def _split(root: Path, read: dict[str, Split], seed: int) -> tuple[Split, Split,
     if val is None:
         train, val = divide(train, 0.9, seed)
     return train, val, test
+
+
+def _check_classes(root: Path, classes: tuple[str, ...], train: Split, test: Split) -> None:
+    """A class without an image for training cannot be learned; without one for testing nothing is said of it."""
+    for name, split in (("training", train), ("testing", test)):
+        there = set(split.targets.tolist())
+        missing = [repr(of) for label, of in enumerate(classes) if label not in there]
+        if not missing:
+            continue
+        few = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        message = f"{root}: no image for {name} of class {few}"
+        if name == "training":
+            raise DataError(
+                f"{message}; add images, or put those for training into {root / 'train'} and the others into test"
+            )
+        warnings.warn(f"{message}: what is measured there tells nothing about it", stacklevel=3)

@@ -40,6 +40,7 @@ def read(path: Path, formats: Sequence[str]) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=list(formats)) as image:
                 _check_single(path, image)
+                _check_layers(path, image)
                 image.load()
                 ImageOps.exif_transpose(image, in_place=True)
                 return image
@@ -50,6 +51,8 @@ def read(path: Path, formats: Sequence[str]) -> Image.Image:
     except bombs as error:
         limit = f"{Image.MAX_IMAGE_PIXELS:,}"
         raise DataError(f"{path}: more than {limit} pixels, refused as a decompression bomb; remove it") from error
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}; name an image") from error
     except (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError, struct.error) as error:
         raise DataError(f"{path}: damaged or unreadable ({error}); replace or remove it") from error
 
@@ -59,6 +62,13 @@ def _check_single(path: Path, image: Image.Image) -> None:
     # The further images of an MPO, as phones write them into a .jpg, are previews of the first.
     if frames > 1 and image.format != "MPO":
         raise DataError(f"{path}: {frames} images in one file; put each into a file of its own")
+
+
+def _check_layers(path: Path, image: Image.Image) -> None:
+    """Refuse colours of 16 bits, of which Pillow would keep the upper 8 and say nothing."""
+    layouts = [str(tile[3]) for tile in getattr(image, "tile", [])]
+    if not image.mode.startswith(DEEP) and any(";16" in layout for layout in layouts):
+        raise DataError(f"{path}: more than 8 bits per channel; convert it to 8 bits")
 
 
 def check_depth(path: Path, image: Image.Image) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from .kinds import number, positive, require_flags, whole
 
 OPERATIONAL = {"checkpoint_seconds", "checkpoint_steps", "directory", "data.name"}
 """Settings that do not change what is computed; they may differ when a run is resumed."""
@@ -84,21 +85,22 @@ class Config:
     checkpoint_steps: int | None = None
 
     def __post_init__(self) -> None:
+        require_flags(self)
         for name in ("epochs", "batch", "lr_trials", "lr_epochs", "eval_every"):
-            _require(self, name, lambda v: _whole(v) and v >= 1, "a whole number of at least 1")
+            _require(self, name, lambda v: whole(v) and v >= 1, "a whole number of at least 1")
         for name in ("warmup_steps", "seed"):
-            _require(self, name, lambda v: _whole(v) and 0 <= v < 2**63, "a whole number, not negative, below 2^63")
+            _require(self, name, lambda v: whole(v) and 0 <= v < 2**63, "a whole number, not negative, below 2^63")
         for name in ("norm_batch", "checkpoint_steps"):
-            _require(self, name, lambda v: v is None or (_whole(v) and v >= 1), "a whole number of at least 1")
-        _require(self, "train_eval", lambda v: v is None or (_whole(v) and v >= 0), "a whole number, not negative")
+            _require(self, name, lambda v: v is None or (whole(v) and v >= 1), "a whole number of at least 1")
+        _require(self, "train_eval", lambda v: v is None or (whole(v) and v >= 0), "a whole number, not negative")
         for name in ("lr_low", "lr_high"):
-            _require(self, name, _positive, "a positive number")
+            _require(self, name, positive, "a positive number")
         for name in ("variance_step", "decay_epochs", "clip"):
-            _require(self, name, lambda v: v is None or _positive(v), "a positive number")
+            _require(self, name, lambda v: v is None or positive(v), "a positive number")
         for name in ("kl_factor", "kl_warmup", "checkpoint_seconds"):
-            _require(self, name, lambda v: _number(v) and v >= 0, "a number, not negative")
-        _require(self, "lr", lambda v: v == "auto" or _positive(v), "'auto' or a positive number")
-        _require(self, "momentum", lambda v: _number(v) and 0 < v < 1, "a number between 0 and 1")
+            _require(self, name, lambda v: number(v) and v >= 0, "a number, not negative")
+        _require(self, "lr", lambda v: v == "auto" or positive(v), "'auto' or a positive number")
+        _require(self, "momentum", lambda v: number(v) and 0 < v < 1, "a number between 0 and 1")
         _require(self, "optimizer", lambda v: v in ("sgd", "adam"), "'sgd' or 'adam'")
         _require(self, "engine", lambda v: v in ENGINES, "'auto', 'plain', 'captured' or 'fused'")
         _require(self, "precision", lambda v: v in ("fp32", "tf32", "bf16"), "'fp32', 'tf32' or 'bf16'")
@@ -151,15 +153,3 @@ def _require(config: Config, name: str, holds: Any, what: str) -> None:
     value = getattr(config, name)
     if not holds(value):
         raise ValueError(f"{name}={value!r}: must be {what}")
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _positive(value: object) -> bool:
-    return _number(value) and value > 0  # type: ignore[operator]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import Config
+from .kinds import number
 from .recipe import Recipe
 
 Default = dict[str, Any]
@@ -54,8 +55,9 @@ def resolve(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     >>> resolve({"data": "digits", "epochs": 3})[1]
     {'epochs': 3}
     """
-    merged = {**DEFAULTS.get(given.get("data", "digits"), {}), **given}
-    if merged.get("data") in SEGMENTATION and "epochs" in merged:
+    data = given.get("data", "digits")
+    merged = {**(DEFAULTS.get(data, {}) if isinstance(data, str) else {}), **given}
+    if data in SEGMENTATION and number(merged.get("epochs")):
         merged.setdefault("decay_epochs", merged["epochs"] / 3)
     if merged.get("norm") == "none":
         merged.setdefault("scale", "point")
@@ -64,6 +66,6 @@ def resolve(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     unknown = sorted(set(merged) - ours - theirs)
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]!r}")
-    if merged.get("directory") is not None:
+    if isinstance(merged.get("directory"), str | Path):
         merged["directory"] = str(Path(merged["directory"]).absolute())
     return {k: v for k, v in merged.items() if k in ours}, {k: v for k, v in merged.items() if k in theirs}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +23,7 @@ from ..models.described import Description
 from ..norms import Analytic, NormSpec
 from ..scales import Bayes, ScaleSpec
 from .config import Config
+from .kinds import number, positive, require_flags, whole
 from .numerics import numerics
 
 PIXEL_MODELS = ("cell-net", "unet")
@@ -101,17 +101,21 @@ class Recipe:
     sigma_v: float | tuple[float, ...] = 0.05
 
     def __post_init__(self) -> None:
+        require_flags(self)
         for field in ("data", "masks", "cell_split", "model", "norm", "scale", "padding", "activation", "first_layer"):
             _require_choice(field, getattr(self, field))
         for field in ("width", "sigma_init"):
-            _require(field, getattr(self, field), lambda v: 0 < v < math.inf, "a positive number")
-        _require("reduce", self.reduce, lambda v: type(v) is int and v >= 1, "a whole number of at least 1")
-        _require("dropout", self.dropout, lambda v: 0 <= v < 1, "at least 0 and below 1")
+            _require(field, getattr(self, field), positive, "a positive number")
+        _require("reduce", self.reduce, lambda v: whole(v) and v >= 1, "a whole number of at least 1")
+        _require("dropout", self.dropout, lambda v: number(v) and 0 <= v < 1, "at least 0 and below 1")
+        _require("directory", self.directory, lambda v: v is None or isinstance(v, str), "the name of a folder")
+        _require("image_size", self.image_size, _is_size, "two whole numbers of at least 1, height and width")
         for field in ("sigma_u", "sigma_v"):
             self._check_sigma(field)
-        _require("split_seed", self.split_seed, lambda v: 0 <= v < 2**63, "a whole number, not negative, below 2^63")
+        seed = self.split_seed
+        _require("split_seed", seed, lambda v: whole(v) and 0 <= v < 2**63, "a whole number, not negative, below 2^63")
         if self.prior != "log-uniform":
-            _require("prior", self.prior, lambda v: 0 < v < math.inf, "a positive number or log-uniform")
+            _require("prior", self.prior, positive, "a positive number or log-uniform")
         if self.data not in NO_FILES and self.directory is None:
             raise ValueError(f"--data {self.data} needs --dir, the folder of its files")
         if self.data in NO_FILES and self.directory is not None:
@@ -134,10 +138,10 @@ class Recipe:
     def _check_sigma(self, field: str) -> None:
         value = getattr(self, field)
         if not isinstance(value, (list, tuple)):
-            _require(field, value, lambda v: 0 <= v < math.inf, "a number, not negative")
+            _require(field, value, lambda v: number(v) and v >= 0, "a number, not negative")
             return
         object.__setattr__(self, field, tuple(value))
-        _require(field, value, lambda v: v and all(0 <= x < math.inf for x in v), "numbers, none of them negative")
+        _require(field, value, lambda v: v and all(number(x) and x >= 0 for x in v), "numbers, none of them negative")
         if self.scale != "noise":
             raise ValueError(f"{field}={value!r}: a value for each layer needs --scale noise, this is {self.scale}")
 
@@ -291,6 +295,12 @@ def _require(field: str, value: Any, holds: Callable[[Any], bool], what: str) ->
         raise ValueError(f"{field}={value!r}: must be {what}")
 
 
+def _is_size(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(whole(side) and side >= 1 for side in value)
+
+
 def _require_choice(field: str, value: object) -> None:
-    if value not in CHOICES[field]:
+    if not isinstance(value, str | None) or value not in CHOICES[field]:
         raise ValueError(f"{field}={value!r}: choose {', '.join(str(c) for c in CHOICES[field] if c)}")

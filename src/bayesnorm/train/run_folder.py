@@ -125,6 +125,12 @@ class RunFolder:
         self._about = about
         durable.write(self.path / "config.json", durable.sealed(about))
 
+    def forget(self) -> None:
+        """Remove what :meth:`begin` wrote, if nothing came of it: the next run may be another one."""
+        if {entry.name for entry in self.path.iterdir()} <= {"config.json", "events.jsonl", ".lock"}:
+            for name in ("config.json", "events.jsonl"):
+                (self.path / name).unlink(missing_ok=True)
+
     def about(self) -> dict[str, Any]:
         """The configuration; from the last checkpoint where ``config.json`` is missing or damaged."""
         path = self.path / "config.json"

@@ -150,6 +150,7 @@ class Session:
         if not folder.exists():
             folder.refuse_lost()
             folder.begin({**about, "environment": now})
+            self.stack.push(self._unless_refused)
             folder.diary.note("start", step=0, pid=os.getpid())
             return None
         if not resume:
@@ -178,6 +179,12 @@ class Session:
         self.history = found[1]
         return found[0]
 
+    def _unless_refused(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """What turned out to be no run before anything was trained leaves none, so that it can be put right."""
+        if isinstance(error, ValueError) and not isinstance(error, StoppedError | DivergedError):
+            assert self.disk is not None
+            self.disk.forget()
+
     def _data(self) -> dict[str, Any]:
         """Images, targets and objects by their digests, and what is done to the images on the way."""
         augment = {**dataclasses.asdict(self.data.augment), "validation": self.data.augment_val}
@@ -187,6 +194,11 @@ class Session:
 
     def _compare(self, folder: RunFolder, stored: dict[str, Any], about: dict[str, Any]) -> None:
         found = same(stored, about)
+        if found is not None and found.startswith("data.digest"):
+            raise RunError(
+                f"{folder.path} was begun with other data than what is there now: put its files back, or choose "
+                "another --out"
+            )
         if found is not None:
             raise RunError(f"{folder.path} is another run: {found}; repeat its options, or choose another --out")
         result = folder.result()

@@ -35,7 +35,8 @@ def described(net: bayesnorm.models.Pretrained, image: Tensor, samples: int, thr
     lines = [f"{name:{width}} {100 * prob:6.2f} %" for name, prob in zip(names, probs.tolist(), strict=True)]
     lines.append(f"entropy {entropy:.3f} nats, of which {mutual:.3f} from not knowing the scales (mutual information)")
     if threshold is None:
-        return [*lines, "no advice: give a --threshold"]
+        draws = net.card["accept"]["samples"]
+        return [*lines, f"no advice: give a --threshold (what the network has, it has for {draws} draws)"]
     advice = f"accept: {names[0]}" if entropy <= threshold else "reject: ask somebody else"
     return [*lines, f"{advice} (threshold of the entropy {threshold:.3f})"]
 
@@ -48,7 +49,7 @@ def main() -> None:
     )
     parser.add_argument("--name", default="allcnn-cifar10", help="pretrained network [%(default)s]")
     parser.add_argument("--folder", type=Path, help="where `bayesnorm publish` wrote it, if it is one of yours")
-    parser.add_argument("--samples", type=int, default=30, help="draws of the scales [%(default)s]")
+    parser.add_argument("--samples", type=int, help="draws of the scales [those of the network's threshold: 30]")
     parser.add_argument(
         "--threshold", type=float, help="largest entropy that is accepted [1 %% error on validation images]"
     )
@@ -57,8 +58,11 @@ def main() -> None:
         net = bayesnorm.models.load(given.name, given.folder)
         if net.card["per_pixel"]:
             raise DataError(f"{given.name} predicts pixels: choose one that predicts images")
-        threshold = net.threshold if given.threshold is None else given.threshold
-        print("\n".join(described(net, fitted(given.image, net.image_size), given.samples, threshold)))
+        draws = net.card["accept"]["samples"]
+        samples = draws if given.samples is None else given.samples
+        known = net.threshold if samples == draws else None  # of other averages it tells nothing
+        threshold = known if given.threshold is None else given.threshold
+        print("\n".join(described(net, fitted(given.image, net.image_size), samples, threshold)))
     except (BayesnormError, ValueError) as error:
         sys.exit(f"predict_image: {error}")
 

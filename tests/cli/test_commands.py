@@ -150,6 +150,15 @@ def test_resume_evaluates_a_finished_run_whose_evaluation_is_of_an_earlier_step(
     assert path.read_bytes() == before
 
 
+def test_resume_evaluates_a_finished_run_with_the_draws_that_are_asked_for(there, bayesnorm_):
+    status, out, err = bayesnorm_("train", "--out", DEFAULT, "--resume", "--samples", "14")
+    assert (status, err) == (0, "")
+    assert "MC-14" in out
+    assert "epoch" not in out
+    assert RunFolder(there).read("evaluation-test.json")["samples"] == 14
+    assert "MC-14" in bayesnorm_("train", "--out", DEFAULT, "--resume")[1], "what is there, where none are asked for"
+
+
 def test_resume_with_other_settings_is_refused(there, bayesnorm_):
     status, _, err = bayesnorm_("train", "--out", DEFAULT, "--resume", "--epochs", "3")
     assert status == 1
@@ -274,6 +283,10 @@ def test_baselines_stand_below_the_evaluation(batch_norms, tmp_path, bayesnorm_,
         assert f"{way['nll']:.4f}" in out
     monkeypatch.setattr("bayesnorm.train.documents.of_network", lambda *args: pytest.fail("measured again"))
     assert bayesnorm_("eval", "runs/seed0", "--samples", "3", "--baselines")[:2] == (0, out)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert bayesnorm_("eval", "runs/seed0", "--samples", "2", "--baselines")[0] == 0
+    assert json.loads(Path("runs/seed0/baselines-test.json").read_text()) == stored, "those of fewer draws are shown"
     assert "MC-BN" not in bayesnorm_("eval", "runs/seed0", "--samples", "3")[1]
     assert bayesnorm_("report", "runs/seed0", "runs/seed1", "-o", "page.html")[0] == 0
     page = Path("page.html").read_text()

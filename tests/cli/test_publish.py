@@ -52,6 +52,7 @@ def test_the_folder_is_this_one_unless_another_is_named(there, bayesnorm_):
     [
         (["nowhere", "--name", NAME], 1, "nowhere is no run: there is no such folder"),
         (["run"], 2, "Missing option '--name'"),
+        (["run", "--name", NAME, "--to", "run"], 1, f"--to run/{NAME}.json is in the folder of a run"),
         (["run", "--name", "My Net"], 1, "name 'My Net': use small letters, digits and single hyphens"),
     ],
     ids=str,

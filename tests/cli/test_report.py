@@ -95,6 +95,9 @@ def test_a_run_without_a_checkpoint_is_shown_beside_the_others(report: Call) -> 
     status, out, err = report("runs/batch", "runs/wild", "-o", "x.html")
     assert (status, "wild has no checkpoint: it is shown without an evaluation" in out) == (0, True), err
     assert "diverged" in Path("x.html").read_text()
+    shutil.copytree("runs/bayes", "runs/moved", ignore=shutil.ignore_patterns("checkpoints"))
+    out = report("runs/moved", "-o", "x.html")[1]
+    assert "moved has no checkpoint: it is shown as it was measured" in out
 
 
 def test_what_is_missing_is_measured_once(report: Call) -> None:

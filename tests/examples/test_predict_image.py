@@ -43,11 +43,13 @@ def test_it_says_what_the_library_says(mode, wide, made, tmp_path):
     data, folder = made
     net = bayesnorm.models.load(NAME, folder)
     path = drawn(tmp_path / "digit.png", data.test.images[0, 0], mode, wide)
-    done = example(path, "--name", NAME, "--folder", folder, "--samples", 20)
+    done = example(path, "--name", NAME, "--folder", folder)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert len(lines) == 5
-    out = net.predict(data.test.images[0], samples=20)  # the file has it in 255 steps instead of 16
+    out = net.predict(
+        data.test.images[0], samples=net.card["accept"]["samples"]
+    )  # the file has it in 255 steps instead of 16
     assert lines[0].split()[0] == net.classes[out.probs.argmax()]
     shown = [float(line.split()[1]) for line in lines[:3]]
     assert shown == sorted(shown, reverse=True)
@@ -56,6 +58,15 @@ def test_it_says_what_the_library_says(mode, wide, made, tmp_path):
     assert entropy == pytest.approx(out.entropy.item(), abs=0.1)
     assert 0 <= mutual <= entropy
     assert lines[4].startswith("accept: " if entropy <= net.threshold else "reject: ")
+
+
+@pytest.mark.parametrize("samples", [0, 2])
+def test_the_threshold_is_not_used_for_other_draws(samples, made, tmp_path):
+    data, folder = made
+    path = drawn(tmp_path / "digit.png", data.test.images[0, 0])
+    done = example(path, "--name", NAME, "--folder", folder, "--samples", samples)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].startswith("no advice: give a --threshold (what the network has, it has for 10")
 
 
 def test_the_threshold_decides(made, tmp_path):

@@ -368,17 +368,30 @@ def sealed(folder: Path, name: str, document: dict[str, Any]) -> None:
     durable.write(folder / name, durable.sealed(document))
 
 
+def test_data_sets_of_one_name_are_not_compared() -> None:
+    """What is best on some images says nothing about others that are called the same."""
+    same = page([run("first"), run("second")], "report")
+    assert "Lowest NLL" in same
+    assert "pets (1)" not in same
+    other = page([run("first", images="a"), run("second", images="b"), run("third", images="b", bayes=False)], "report")
+    assert "Lowest NLL" not in other
+    assert all(name in other for name in ("pets (1)", "pets (2)"))
+    assert "of one name, other images or splits are numbered" in other
+    alone = page([run("first", bayes=False, images="a"), run("second", bayes=False, images="b")], "report")
+    assert "(best)" not in alone
+
+
 def test_a_summary_is_read_from_its_folder(tmp_path: Path) -> None:
     about = {
         "config": {"project": True, "epochs": 5},
         "recipe": {"norm": "analytic", "scale": "bayes"},
-        "data": {"name": "pets"},
+        "data": {"name": "pets", "digest": "ab12"},
         "environment": {"python": "3.11"},
     }
     sealed(tmp_path, "config.json", about)
     found = read(tmp_path)
     assert (found.name, found.method, found.data) == (tmp_path.name, "analytic+projection+bayes", "pets")
-    assert [getattr(found, field.name) for field in fields(found)][-5:] == [[], None, None, None, None]
+    assert [getattr(found, field.name) for field in fields(found)][-6:] == [[], None, None, None, None, "ab12"]
     for name, key in (
         ("result", "state"),
         ("evaluation-test", "metrics"),

@@ -14,6 +14,7 @@ from ..train.documents import Trained, evaluation_work
 from ..train.publish import places
 from ..train.publish import publish as write
 from .options import Debug, Device, Dir
+from .output import refuse_unfit
 from .tables import console
 from .world import choose_device
 
@@ -33,6 +34,7 @@ def publish(
     printed as sha256sum -c reads it.
     """
     places(name, to)
+    refuse_unfit("--to", to / f"{name}.json")
     found = load(run, directory, choose_device(device))
     screen = console()
     columns = (TextColumn("evaluating"), BarColumn(None), TimeRemainingColumn())

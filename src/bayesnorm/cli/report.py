@@ -57,7 +57,8 @@ def report(
                 bar.update(task, description=f"{what} {name}", advance=1)
 
             if checkpoint.latest(RunFolder(path).checkpoints) is None:
-                without = "as it was measured" if RunFolder(path).is_record() else "without an evaluation"
+                measured = RunFolder(path).read("evaluation-test.json") is not None
+                without = "as it was measured" if measured else "without an evaluation"
                 screen.print(f"{name} has no checkpoint: it is shown {without}", highlight=False)
                 continue
             _measure(path, directory, place, samples, tell)

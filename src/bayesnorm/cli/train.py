@@ -16,7 +16,7 @@ from ..report.drawing import save
 from ..train import Config, Recipe, find_lr, fit
 from ..train._load import begun_with
 from ..train.defaults import resolve
-from ..train.documents import Trained, final_evaluation
+from ..train.documents import SAMPLES, Trained, final_evaluation
 from ..train.events import Callback
 from ..train.recipe import prepare
 from ..train.run_folder import RunFolder
@@ -48,7 +48,12 @@ def train(
     settings: dict[str, Any],
     out: Out = None,
     resume: Resume = False,
-    samples: Annotated[int, typer.Option(help="Draws of the evaluation at the end; 0: a single pass.", min=0)] = 30,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help="Draws of the evaluation at the end; 0: a single pass. [default: 30]", min=0, show_default=False
+        ),
+    ] = None,
     split: Annotated[
         Part, typer.Option(help="What it is evaluated on; val where settings are compared, so that the test stays new.")
     ] = Part.test,
@@ -67,15 +72,16 @@ def train(
     """
     stop_at = deadline(stop_after)
     screen, place = console(), choose_device(device)
+    draws = SAMPLES if samples is None else samples
     if fleet is not None:
         if out is not None or tensorboard:
             raise ValueError("--fleet: --out and --tensorboard are for one run; the file names the folders")
-        if train_fleet(fleet, settings, resume, (split.value, samples), place, screen, stop_at):
+        if train_fleet(fleet, settings, resume, (split.value, draws), place, screen, stop_at):
             raise DivergedError("some runs of the fleet diverged; the others are finished")
         return
     recipe, config, path = asked(settings, out, resume)
     folder = RunFolder(path)
-    if resume and _is_done(folder, recipe, config, split.value, screen):
+    if resume and _is_done(folder, recipe, config, split.value, samples, screen):
         return
     data, net = prepare(recipe, config, place)
     tell_frames(recipe.data, data, screen)
@@ -87,7 +93,7 @@ def train(
         run = fit(net, data, config, callbacks=callbacks, **options)
     if is_first():
         trained = Trained(folder, net, data, config, run.result["steps"])
-        show(screen, folder, evaluated(trained, split.value, samples, screen))
+        show(screen, folder, evaluated(trained, split.value, draws, screen))
         if run.search is not None:
             _draw_search(folder, [dataclasses.asdict(trial) for trial in run.search.trials], run.lr)
 
@@ -121,13 +127,15 @@ def lr(
         screen.print(f"learning rate {found.best:.4g}; the curve is in {files[0]}", highlight=False, soft_wrap=True)
 
 
-def _is_done(folder: RunFolder, recipe: Recipe, config: Config, part: str, screen: Console) -> bool:
-    """Show a run that is finished and evaluated, without its data."""
+def _is_done(
+    folder: RunFolder, recipe: Recipe, config: Config, part: str, samples: int | None, screen: Console
+) -> bool:
+    """Show a run that is finished and evaluated, if draws were asked for with as many, without its data."""
     if is_distributed():
         return False
     result = folder.finished({"config": config.as_dict(), "recipe": recipe.as_dict()})
     stored = None if result is None else final_evaluation(folder, result, part)
-    if stored is None:
+    if stored is None or samples not in (None, stored["samples"]):
         return False
     show(screen, folder, stored)
     return True

@@ -98,6 +98,8 @@ def separations(inside: Prediction, outside: Prediction) -> dict[str, Separation
 def between(net: nn.Module, inside: Data, outside: Data | Tensor, samples: int = 30) -> dict[str, Separation]:
     """How well the uncertainty of a network tells another data set from the test images of its own, by each score.
 
+    That of its last way of predicting: of all draws, or of a single pass, which has no mutual information.
+
     Arguments:
         net: on the device of its data.
         inside: what it was trained on.
@@ -117,7 +119,8 @@ def between(net: nn.Module, inside: Data, outside: Data | Tensor, samples: int =
     way = ways(net, inside, samples)[-1]
     own = _scores(net, way, (x for x, _ in images_of(inside, "test")))
     other = _scores(net, way, (inside.standardized(x) for x in pieces(images.to(inside.device), None)))
-    return {name: separation(scores, other[name]) for name, scores in own.items()}
+    told = {name: scores for name, scores in own.items() if way != "single" or name != "mutual_info"}
+    return {name: separation(scores, other[name]) for name, scores in told.items()}
 
 
 def _scores(net: nn.Module, way: str, inputs: Iterator[Tensor]) -> dict[str, Tensor]:

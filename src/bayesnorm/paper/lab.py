@@ -16,6 +16,7 @@ from ..evaluate.baselines import training_batches
 from ..train import load
 from ..train.defaults import resolve
 from ..train.documents import (
+    SAMPLES,
     Document,
     Trained,
     evaluation,
@@ -35,8 +36,6 @@ from .wanted import Wanted
 
 Show = Callable[[Sequence[str]], AbstractContextManager[dict[str, Callback]]]
 """Opens the display of the runs of these names."""
-
-SAMPLES = 30
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..train.documents import SAMPLES
 from ..train.environment import typed
 from ..train.identity import settings_digest
 from ..train.methods import TABLE
-from .lab import SAMPLES, Lab
+from .lab import Lab
 from .preset import Preset
 from .wanted import BATCH, Wanted
 

@@ -31,6 +31,7 @@ class Summary:
             ``baselines-test.json``; None if there is none.
         examples: ``examples-test.json``: the most and the least certain images.
         robustness: ``robustness-test.json``: metrics under noise and attack.
+        images: digest of images, targets and their splits; None where it is not known.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Summary:
     evaluation: dict[str, Any] | None
     examples: dict[str, Any] | None
     robustness: dict[str, Any] | None
+    images: str | None = None
 
     @property
     def judged(self) -> str:
@@ -78,6 +80,7 @@ def read(path: str | Path, name: str | None = None) -> Summary:
         evaluation=_with_baselines(folder.read("evaluation-test.json"), folder.read("baselines-test.json")),
         examples=folder.read("examples-test.json"),
         robustness=folder.read("robustness-test.json"),
+        images=about["data"].get("digest"),
     )
 
 

@@ -33,6 +33,8 @@ MAPS = 2
 """Of the pictures of segmented images, likewise."""
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 """How a folder that may not be written says so: by permission, or a file system mounted for reading."""
+SAMPLES = 30
+"""Draws of an evaluation, where no number is asked for."""
 ROBUSTNESS = 2000
 """Images of which the robustness is measured."""
 NOISE = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -64,7 +66,7 @@ class Trained:
 
 
 def evaluation(
-    run: Trained, part: str = "test", samples: int = 30, progress: Progress = lambda count: None
+    run: Trained, part: str = "test", samples: int = SAMPLES, progress: Progress = lambda count: None
 ) -> Document:
     """Metrics, reliability and error-coverage curves by each way of predicting, and the learned noise."""
 
@@ -94,7 +96,7 @@ def evaluation_work(run: Trained, part: str, samples: int) -> int:
     return images * len(ways(run.net, run.data, samples))
 
 
-def baselines(run: Trained, samples: int = 30) -> Document:
+def baselines(run: Trained, samples: int = SAMPLES) -> Document:
     """Other ways to average over random networks, as far as this one allows them, on the test set.
 
     Raises:
@@ -108,13 +110,17 @@ def baselines(run: Trained, samples: int = 30) -> Document:
         judged = of_network(run.net, run.data, run.config.batch, samples, run.config.seed)
         return {"split": "test", "step": run.step, **as_json(judged)}
 
-    return stored(run, "baselines-test.json", {"samples": samples}, make)
+    return stored(run, "baselines-test.json", {"samples": samples}, make, lambda old: old["samples"] < samples)
 
 
-def certainty(run: Trained, samples: int = 30) -> Document:
+def certainty(run: Trained, samples: int = SAMPLES) -> Document:
     """The most and the least certain test images."""
     settings = {"samples": samples, **({"maps": MAPS} if run.data.per_pixel else {})}
-    return stored(run, "examples-test.json", settings, lambda: examples(run.net, run.data, samples))
+
+    def make() -> Document:
+        return examples(run.net, run.data, samples)
+
+    return stored(run, "examples-test.json", settings, make, lambda old: old["samples"] <= samples)
 
 
 def robustness(run: Trained, limit: int | None = ROBUSTNESS, progress: Progress = lambda n: None) -> Document:

@@ -51,7 +51,7 @@ def page(summaries: Sequence[Summary], title: str) -> str:
     """
     if not summaries:
         raise RunError("a report needs at least one run: name the folders of some")
-    runs = distinct(summaries)
+    runs = told_apart(distinct(summaries))
     book = Book([run.name for run in runs])
     sections = [
         results(runs),
@@ -92,6 +92,19 @@ def distinct(summaries: Sequence[Summary]) -> list[Summary]:
         taken.add(name)
         found.append(replace(run, name=name))
     return found
+
+
+def told_apart(summaries: Sequence[Summary]) -> list[Summary]:
+    """The runs with data sets whose names differ where images or splits do: those of the same name are numbered."""
+    digests: dict[str, list[str | None]] = {}
+    for run in summaries:
+        known = digests.setdefault(run.data, [])
+        if run.images not in known:
+            known.append(run.images)
+    return [
+        replace(run, data=f"{run.data} ({known.index(run.images) + 1})") if len(known := digests[run.data]) > 1 else run
+        for run in summaries
+    ]
 
 
 def embedded(document: Any) -> Html:

@@ -121,7 +121,9 @@ def results(runs: Sequence[Summary]) -> Html:
     if not rows:
         content = note(f"No run was evaluated {on} yet: ", code("bayesnorm eval RUN"), " does it.")
         return section("results", "Results", f"Metrics {on}.", content)
-    lead = sentence(f"Metrics {on}, the best of each column in ", tag("strong", "bold"), ".")
+    several = len({run.data for run in runs}) > 1
+    each = ", each data set by itself (of one name, other images or splits are numbered)" if several else ""
+    lead = sentence(f"Metrics {on}, the best of each column in ", tag("strong", "bold"), f"{each}.")
     return section(
         "results",
         "Results",

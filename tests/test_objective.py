@@ -1,5 +1,7 @@
 """The ELBO in its parts, and the KL of a network."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,9 +137,15 @@ def test_number_of_data_is_checked(wrong):
         bayesnorm.ELBO(classifier(), wrong)
 
 
-def test_negative_factor_is_refused():
+@pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf, "1", None])
+def test_a_factor_that_is_none_is_refused(wrong):
     with pytest.raises(ValueError, match="kl_factor"):
-        bayesnorm.ELBO(classifier(), N_DATA, kl_factor=-1.0)
+        bayesnorm.ELBO(classifier(), N_DATA, kl_factor=wrong)
+
+
+def test_an_output_that_is_no_tensor_is_refused():
+    with pytest.raises(ValueError, match="the network returned dict: pass its tensor"):
+        bayesnorm.ELBO(classifier(), N_DATA)({"out": torch.zeros(2, 3)}, torch.zeros(2, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(("norm", "scale"), MEMBERS)

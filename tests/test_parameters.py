@@ -119,3 +119,9 @@ def test_wrong_step_is_refused(wrong):
         bayesnorm.param_groups(net, lr=wrong)
     with pytest.raises(ValueError, match="variance_lr="):
         bayesnorm.param_groups(net, lr=STEP, variance_lr=wrong)
+
+
+@pytest.mark.parametrize("steps", [{"lr": 0.0}, {"lr": float("inf")}, {"lr": 0.1, "variance_lr": float("nan")}])
+def test_a_step_that_is_none_is_refused(steps):
+    with pytest.raises(ValueError, match=r"lr=.*: must be positive"):
+        bayesnorm.param_groups(torch.nn.Linear(2, 2), **steps)

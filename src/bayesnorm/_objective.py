@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from operator import index
 from typing import Any, Literal, NamedTuple
@@ -78,8 +79,10 @@ class ELBO:
     ) -> None:
         if isinstance(n_data, bool) or not hasattr(n_data, "__index__") or index(n_data) < 1:
             raise ValueError(f"n_data={n_data!r}: pass the number of training samples (not of batches), at least 1")
-        if isinstance(kl_factor, (int, float)) and kl_factor < 0:
-            raise ValueError(f"kl_factor={kl_factor}: must not be negative")
+        if not isinstance(kl_factor, Tensor) and not (
+            isinstance(kl_factor, (int, float)) and 0 <= kl_factor < math.inf
+        ):
+            raise ValueError(f"kl_factor={kl_factor!r}: must be a number, not negative")
         if targets_per_sample is not None and not targets_per_sample >= 1:
             raise ValueError(f"targets_per_sample={targets_per_sample}: must be at least 1")
         if not callable(nll) and nll not in ("logits", "log_probs"):
@@ -107,6 +110,8 @@ class ELBO:
     def _nll(self, output: Any, target: Any) -> Tensor:
         if callable(self.nll):
             return self.nll(output, target)
+        if not isinstance(output, Tensor):
+            raise ValueError(f"the network returned {type(output).__name__}: pass its tensor, or nll=function")
         output = wide(output)
         function = F.nll_loss if self.nll == "log_probs" else F.cross_entropy
         if output.dim() > 2 and not target.is_floating_point():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -33,10 +34,9 @@ def param_groups(
     >>> [(group["name"], group["lr"], len(group["params"])) for group in param_groups(net, lr=0.01)]
     [('weights', 0.01, 1), ('scales', 0.01, 2), ('variances', 1.0, 1)]
     """
-    if not lr > 0:
-        raise ValueError(f"lr={lr}: must be positive")
-    if variance_lr is not None and not variance_lr > 0:
-        raise ValueError(f"variance_lr={variance_lr}: must be positive")
+    for name, step in (("lr", lr), ("variance_lr", variance_lr)):
+        if step is not None and not 0 < step < math.inf:
+            raise ValueError(f"{name}={step}: must be positive")
     scales = [layer.scale for layer in norm_layers(net).values()]
     variances = {id(p) for scale in scales if isinstance(scale, BayesScale) for p in scale.variance_parameters()}
     affine = {id(p) for scale in scales for p in (scale.s, scale.b)}

@@ -61,3 +61,15 @@ def test_published_figures_are_those_of_the_published_records(name, bayesnorm_):
     found, published = (json.loads((place / f"{name}.json").read_text()) for place in (Path("again"), RESULTS))
     assert found["measured"] == published["measured"]
     assert found["runs"] == published["runs"]
+
+
+def test_nothing_is_trained_among_records(bayesnorm_):
+    assert bayesnorm_(*TRAIN.split(), "--out", "runs/a")[0] == 0
+    assert bayesnorm_("record", "runs/a", "--to", "records")[0] == 0
+    status, _, err = bayesnorm_("reproduce", "fig1", "--preset", "smoke", "--runs", "records", "--device", "cpu")
+    assert status == 1
+    assert err == (
+        "bayesnorm: records holds records of runs, and digits-none-seed0 is not among them: record that run too, or "
+        "name another folder with --runs, where it is trained\n"
+    )
+    assert [path.name for path in Path("records").iterdir()] == ["a"]

@@ -206,6 +206,7 @@ EMPTY: dict[str, Callable[[], Figure]] = {
     "zero noise": lambda: scale_noise({"batch": {"0": 0.0, "1": math.nan}}),
     "no trials": lambda: lr_curve([], math.nan),
     "one trial": lambda: lr_curve([{"lr": 0.1, "loss": 1.0}], 0.1),
+    "one small trial": lambda: lr_curve([{"lr": 0.01, "loss": 2.2463}], 0.01),
     "all diverged": lambda: lr_curve([{"lr": 0.1, "loss": None}, {"lr": 0.2, "loss": math.nan}], 0.1),
     "a loss below zero": lambda: lr_curve([{"lr": 0.1, "loss": -1.0}, {"lr": 0.2, "loss": 1.0}], 0.1),
 }

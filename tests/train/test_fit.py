@@ -466,3 +466,17 @@ def test_a_callback_that_fails_after_an_epoch_leaves_the_run(tmp_path):
     with pytest.raises(ValueError, match="mine"):
         fit(own(), made_up(), QUICK, out=tmp_path, callbacks=[fail])
     assert (tmp_path / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("net", "data", "config", "message"),
+    [
+        (own, made_up(), {"epochs": 1}, "dict given instead of Config"),
+        (own, (torch.rand(8, 1, 8, 8), torch.zeros(8)), QUICK, "tuple given instead of Data: make_data"),
+        (lambda: own().double(), made_up(), QUICK, "parameters of torch.float64: call net.float"),
+    ],
+    ids=["config", "data", "double"],
+)
+def test_what_is_no_configuration_data_or_network_is_said(net, data, config, message):
+    with pytest.raises(ValueError, match=message):
+        fit(net(), data, config)

@@ -182,8 +182,11 @@ def _check(where: str, split: Split, classes: int, size: tuple[int, ...]) -> Non
         raise DataError(f"{where}: images of shape {tuple(images.shape)}; (N, C, H, W) with N > 0 is needed")
     if tuple(images.shape[1:]) != size:
         raise DataError(f"{where}: images of size {tuple(images.shape[1:])}, but those of the training set have {size}")
-    if not (images.dtype == torch.uint8 or (images.is_floating_point() and bool(images.isfinite().all()))):
-        raise DataError(f"{where}: images must be uint8, or floating point without NaN and inf; got {images.dtype}")
+    if images.dtype != torch.uint8 and not images.is_floating_point():
+        raise DataError(f"{where}: images must be uint8 or floating point; got {images.dtype}")
+    strange = int((~images.isfinite()).flatten(1).any(1).sum()) if images.is_floating_point() else 0
+    if strange:
+        raise DataError(f"{where}: {strange} of {len(images)} images hold NaN or inf: leave them out")
     if targets.dtype != torch.int64 or targets.shape not in (images.shape[:1], images.shape[:1] + images.shape[2:]):
         raise DataError(
             f"{where}: targets must be int64 of shape (N,) or (N, H, W), got {targets.dtype} {tuple(targets.shape)} "

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import bn_noise
 from ..data.base import Data
-from ..errors import DataError, DivergedError, StoppedError
+from ..errors import DataError, DivergedError, RunError, StoppedError
 from ..evaluate.baselines import training_batches
 from ..train import load
 from ..train.defaults import resolve
@@ -91,6 +91,7 @@ class Lab:
             if self.lost(run) is None and not self.is_done(run):  # what is missing is said before others are trained
                 if self.folder(run).is_record():
                     self.job(run).refuse_record()
+                self._refuse_records(run)
                 try:
                     self.place(run.cells)
                 except DataError as error:
@@ -102,6 +103,15 @@ class Lab:
         levels = {run: self._level(run) for run in whole}
         for level in sorted(set(levels.values())):
             self._train([run for run in whole if levels[run] == level])
+
+    def _refuse_records(self, missing: Wanted) -> None:
+        """Records are drawn from: no run is trained among them."""
+        place = self.folder(missing).path.parent
+        if any(RunFolder(path).is_record() for path in (place.iterdir() if place.is_dir() else ()) if path.is_dir()):
+            raise RunError(
+                f"{place} holds records of runs, and {missing.name(self.preset)} is not among them: record that run "
+                "too, or name another folder with --runs, where it is trained"
+            )
 
     def _search(self, runs: Sequence[Wanted]) -> None:
         """Find the learning rates that others take over, so that these need not wait for the end of the runs."""

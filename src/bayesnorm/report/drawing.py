@@ -130,10 +130,12 @@ def log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
 
     if not values or min(values) <= 0:
         return
+    ratio = max(values) / min(values)
+    if ratio == 1:  # before the scale, which could not make limits of one value
+        (axes.set_xlim if which == "x" else axes.set_ylim)(values[0] / 2, values[0] * 2)
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis: Axis = axes.xaxis if which == "x" else axes.yaxis
     between: tuple[float, ...]
-    ratio = max(values) / min(values)
     between = (1.0,) if ratio > 300 else (1.0, 2.0, 5.0)
     if 1 < ratio < 6 and which == "y":
         between = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)

@@ -85,6 +85,14 @@ def find_lr(
 
 def check_trainable(net: nn.Module, data: Data, config: Config) -> World:
     """Refuse what cannot be trained, before anything is written; returns the processes that take part."""
+    for given, kind, remedy in ((data, Data, "make_data() makes one of tensors"), (config, Config, "Config(epochs=3)")):
+        if not isinstance(given, kind):
+            raise ValueError(f"{type(given).__name__} given instead of {kind.__name__}: {remedy}")
+    strange = {str(p.dtype) for p in net.parameters() if p.requires_grad} - {"torch.float32"}
+    if strange:
+        raise ValueError(
+            f"the network has parameters of {', '.join(sorted(strange))}: call net.float(); precision= decides"
+        )
     parameter = next(net.parameters(), None)
     if parameter is None:
         raise ValueError("the network has no parameters: there is nothing to train")

@@ -163,6 +163,9 @@ def test_resume_with_other_settings_is_refused(there, bayesnorm_):
     status, _, err = bayesnorm_("train", "--out", DEFAULT, "--resume", "--epochs", "3")
     assert status == 1
     assert "config.epochs was 2, now it is 3; repeat its options, or choose another --out" in one_line(err)
+    status, _, err = bayesnorm_("train", "--out", DEFAULT, "--resume", "--data", "strokes")
+    assert status == 1
+    assert "recipe.data was 'digits', now it is 'strokes'; repeat its options" in one_line(err)
 
 
 @pytest.mark.parametrize(

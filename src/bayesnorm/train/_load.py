@@ -87,7 +87,11 @@ def begun_with(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     if not folder.exists():
         return settings
     about = folder.about()
-    return {**recipe_of(about, path).as_dict(), **about["config"], **settings}
+    begun = {**recipe_of(about, path).as_dict(), **about["config"]}
+    if settings.get("data", begun["data"]) != begun["data"]:  # whose other settings would be taken for the new ones'
+        was = f"recipe.data was {begun['data']!r}, now it is {settings['data']!r}"
+        raise RunError(f"{path} is another run: {was}; repeat its options, or choose another --out")
+    return {**begun, **settings}
 
 
 def recipe_of(about: dict[str, Any], path: Path, directory: str | None = None) -> Recipe:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -141,6 +142,10 @@ def test_number_of_data_is_checked(wrong):
 def test_a_factor_that_is_none_is_refused(wrong):
     with pytest.raises(ValueError, match="kl_factor"):
         bayesnorm.ELBO(classifier(), N_DATA, kl_factor=wrong)
+
+
+def test_a_factor_may_be_a_number_of_numpy():
+    assert bayesnorm.ELBO(classifier(), N_DATA, kl_factor=np.float32(0.5)).kl_factor == 0.5
 
 
 def test_an_output_that_is_no_tensor_is_refused():

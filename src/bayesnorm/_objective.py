@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from operator import index
 from typing import Any, Literal, NamedTuple
 
@@ -79,9 +80,7 @@ class ELBO:
     ) -> None:
         if isinstance(n_data, bool) or not hasattr(n_data, "__index__") or index(n_data) < 1:
             raise ValueError(f"n_data={n_data!r}: pass the number of training samples (not of batches), at least 1")
-        if not isinstance(kl_factor, Tensor) and not (
-            isinstance(kl_factor, (int, float)) and 0 <= kl_factor < math.inf
-        ):
+        if not isinstance(kl_factor, Tensor) and not (isinstance(kl_factor, Real) and 0 <= float(kl_factor) < math.inf):
             raise ValueError(f"kl_factor={kl_factor!r}: must be a number, not negative")
         if targets_per_sample is not None and not targets_per_sample >= 1:
             raise ValueError(f"targets_per_sample={targets_per_sample}: must be at least 1")
@@ -91,7 +90,7 @@ class ELBO:
             )
         self.net = net
         self.n_data = index(n_data)
-        self.kl_factor = kl_factor
+        self.kl_factor: float | Tensor = kl_factor
         self.nll = nll
         self.ignore_index = ignore_index
         self.targets_per_sample = targets_per_sample

@@ -327,10 +327,13 @@ def test_logits_are_refused():
         fit_temperature(torch.tensor([[3.0, 1.0]]), torch.tensor([0]))
 
 
-@pytest.mark.parametrize(("value", "message"), [(LOG0, "1 targets have probability 0"), (math.nan, "NaN")])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(LOG0, "1 targets have probability 0.*pass log_softmax"), (math.nan, "1 predictions are NaN.*look for the input")],
+)
 def test_a_temperature_cannot_be_fitted(value, message):
     log_probs = torch.tensor([[0.0, LOG0], [0.0, value]])
-    with pytest.raises(ValueError, match=f"{message}.*pass log_softmax"):
+    with pytest.raises(ValueError, match=message):
         fit_temperature(log_probs, torch.tensor([0, 1]))
 
 

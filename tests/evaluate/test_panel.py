@@ -215,7 +215,10 @@ def test_no_temperature_is_best_where_all_are_right() -> None:
         (lambda log_probs, targets: (log_probs, targets + 1), "targets are not a class"),
         (lambda log_probs, targets: (log_probs + 3, targets), "pass log-probabilities, not logits"),
         (lambda log_probs, targets: (log_probs.exp(), targets), "not logits or probabilities"),
-        (lambda log_probs, targets: (log_probs.where(targets[:, None] > 0, math.nan), targets), "log_probs hold NaN"),
+        (
+            lambda log_probs, targets: (log_probs.where(targets[:, None] > 0, math.nan), targets),
+            r"\d+ predictions are NaN",
+        ),
     ],
     ids=["shifted", "column", "int32", "from 1", "logits", "probabilities", "NaN"],
 )

@@ -152,7 +152,7 @@ def test_the_command_has_its_own_exit_code(command: Commands, tmp_path: Path, no
     assert (again.status, "diverged at step 1" in again.error) == (3, True)
     assert {name: digest for name, digest in tree(folder).items() if name != "events.jsonl"} == before
     evaluated = command("eval", folder, "--samples", "0")
-    assert (evaluated.status, "359 predictions are NaN" in evaluated.error) == (1, True), "no number stands for that"
+    assert (evaluated.status, " predictions are NaN" in evaluated.error) == (1, True), "no number stands for that"
     assert {name: digest for name, digest in tree(folder).items() if name != "events.jsonl"} == before
 
 

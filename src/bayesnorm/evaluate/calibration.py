@@ -190,11 +190,16 @@ def fit_temperature(log_probs: Tensor, targets: Tensor, ignore_index: int = IGNO
     rows, classes = counted(log_probs, targets, ignore_index)
     rows = rows.double()
     picked = rows.gather(1, classes.unsqueeze(1))
-    impossible = (picked == -math.inf).sum().item()
-    if impossible or rows.isnan().any():
-        what = f"{impossible} targets have probability 0" if impossible else "log_probs hold NaN"
-        error = ImpossibleError if impossible else ValueError
-        raise error(f"{what}: no temperature fits; pass log_softmax of finite logits, not log of probabilities")
+    impossible, strange = int((picked == -math.inf).sum()), int(rows.isnan().any(1).sum())
+    if strange:
+        raise ValueError(
+            f"{strange} predictions are NaN: no temperature fits; look for the input or layer they come from"
+        )
+    if impossible:
+        raise ImpossibleError(
+            f"{impossible} targets have probability 0: no temperature fits; pass log_softmax of finite logits, not log "
+            "of probabilities"
+        )
     # Classes first: a softmax over a short last axis is many times slower. The bound keeps 0 * inf out.
     return 1 / _root((rows - picked).T.contiguous().clamp_(min=-1e100))
 

@@ -192,7 +192,7 @@ def test_a_network_trains_on_a_folder_of_images(bayesnorm_, tmp_path):
     shutil.move("pictures", "moved")
     status, _, err = bayesnorm_("eval", "mine", "--samples", "0", "--split", "val")
     assert status == 1
-    assert "pictures" in one_line(err)
+    assert "pictures, where the data of mine should be, is not there: name its place with --dir" in one_line(err)
     status, out, _ = bayesnorm_("eval", "mine", "--samples", "0", "--split", "val", "--dir", "moved")
     assert status == 0
     assert "val, 3 targets" in out
@@ -816,6 +816,7 @@ def test_images_of_another_kind_are_told_apart(there, tmp_path, bayesnorm_):
     status, out, err = bayesnorm_("eval", there, "--samples", 2, "--outside", tmp_path / "elsewhere")
     assert status == 0, err
     assert "40 images of" in out
+    assert "of the test set, by MC 2" in " ".join(out.split())
     lines = [line.split() for line in out.splitlines()]
     for name in ("entropy", "mutual_info", "max_prob"):
         (values,) = [words[1:] for words in lines if words[:1] == [name]]

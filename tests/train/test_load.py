@@ -71,7 +71,7 @@ def test_data_that_was_moved_is_found_by_its_new_place(copied):
     del about["sha256"]
     about["recipe"]["directory"] = str(copied / "images")
     (copied / "run" / "config.json").write_bytes(sealed(about))
-    with pytest.raises(ValueError, match="no such folder"):
+    with pytest.raises(ValueError, match="is not there: name its place with --dir"):
         load(copied / "run")
     assert load(copied / "run", str(copied / "elsewhere")).recipe.directory == str(copied / "elsewhere")
 

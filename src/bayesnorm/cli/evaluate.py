@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..data.foreign import foreign
-from ..evaluate.evaluation import measures_from_json
+from ..evaluate.evaluation import measures_from_json, ways
 from ..evaluate.ood import between
 from ..evaluate.panel import Measures
+from ..report.ways import label
 from ..train import load
 from ..train.documents import Document, Trained, baselines, evaluation, evaluation_work
 from ..train.methods import method_of
@@ -63,7 +64,8 @@ def evaluate(
     show(screen, trained.folder, document)
     if images is not None:
         ours = "the test set" if trained.data.has_test else "the validation set"
-        title = f"{len(images)} images of {outside} against {len(trained.data.test)} of {ours}"
+        how = label(ways(trained.net, trained.data, samples)[-1])
+        title = f"{len(images)} images of {outside} against {len(trained.data.test)} of {ours}, by {how}"
         screen.print(separation_table(between(trained.net, trained.data, images, samples), title))
 
 

@@ -70,6 +70,11 @@ def load(path: str | Path, directory: str | None = None, device: torch.device | 
     other = same(about, checkpoint.about)
     if other is not None:
         raise RunError(f"{checkpoint.path} is of another run: {other} there; put the checkpoints of this run back")
+    if recipe.directory is not None and not Path(recipe.directory).exists():
+        raise RunError(
+            f"{recipe.directory}, where the data of {folder.path} should be, is not there: name its place with --dir "
+            "(in Python: directory=)"
+        )
     data, net = prepare(recipe, config, torch.device(device), initialize=False)
     stored = about["data"]
     if data.digest() != stored["digest"] or data.objects_digest() != stored.get("objects", data.objects_digest()):

@@ -49,7 +49,7 @@ def main() -> None:
     )
     parser.add_argument("--name", default="allcnn-cifar10", help="pretrained network [%(default)s]")
     parser.add_argument("--folder", type=Path, help="where `bayesnorm publish` wrote it, if it is one of yours")
-    parser.add_argument("--samples", type=int, help="draws of the scales [those of the network's threshold: 30]")
+    parser.add_argument("--samples", type=int, help="draws of the scales [as many as the network's threshold is of]")
     parser.add_argument(
         "--threshold", type=float, help="largest entropy that is accepted [1 %% error on validation images]"
     )

@@ -21,7 +21,7 @@ SCRIPT = """
 import json, os, sys
 import torch
 from bayesnorm.train import Config
-from bayesnorm.train.numerics import _precisions, numerics
+from bayesnorm.train.numerics import _on_cpu, _on_gpu, numerics
 
 def read(get):
     try:
@@ -32,7 +32,7 @@ def read(get):
 def state():
     older = [torch.get_float32_matmul_precision, lambda: torch.backends.cudnn.allow_tf32]
     older.append(lambda: torch.backends.cuda.matmul.allow_tf32)
-    return [place.fp32_precision for place in _precisions()], [read(get) for get in older]
+    return [place.fp32_precision for place in _on_gpu() + _on_cpu()], [read(get) for get in older]
 
 for name, code in json.loads(sys.argv[1]).items():
     if os.fork():  # settings cannot be taken back, so each case has a process

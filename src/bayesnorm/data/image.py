@@ -40,7 +40,7 @@ def read(path: Path, formats: Sequence[str]) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=list(formats)) as image:
                 _check_single(path, image)
-                _check_layers(path, image)
+                _check_colours(path, image)
                 image.load()
                 ImageOps.exif_transpose(image, in_place=True)
                 return image
@@ -64,7 +64,7 @@ def _check_single(path: Path, image: Image.Image) -> None:
         raise DataError(f"{path}: {frames} images in one file; put each into a file of its own")
 
 
-def _check_layers(path: Path, image: Image.Image) -> None:
+def _check_colours(path: Path, image: Image.Image) -> None:
     """Refuse colours of 16 bits, of which Pillow would keep the upper 8 and say nothing."""
     layouts = [str(tile[3]) for tile in getattr(image, "tile", [])]
     if not image.mode.startswith(DEEP) and any(";16" in layout for layout in layouts):

@@ -13,11 +13,18 @@ import torch.utils.deterministic
 from .config import Config
 
 
-def _precisions() -> list[Any]:
-    """What has an ``fp32_precision``: how products in float32 are taken, by kind of processor and operation."""
-    cudnn: Any = torch.backends.cudnn
-    mkldnn: Any = torch.backends.mkldnn
-    return [torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn]
+def _precisions(backend: Any, *operations: str) -> list[Any]:
+    """What has an ``fp32_precision``, as far as this version of torch has it: how products in float32 are taken."""
+    places = [getattr(backend, operation, None) for operation in operations]
+    return [place for place in places if hasattr(place, "fp32_precision")]
+
+
+def _on_gpu() -> list[Any]:
+    return _precisions(torch.backends.cuda, "matmul") + _precisions(torch.backends.cudnn, "conv", "rnn")
+
+
+def _on_cpu() -> list[Any]:
+    return _precisions(torch.backends.mkldnn, "matmul", "conv", "rnn")
 
 
 class _Products:
@@ -27,7 +34,7 @@ class _Products:
     """
 
     def __init__(self) -> None:
-        self.newer = [place.fp32_precision for place in _precisions()]
+        self.newer = [(place, place.fp32_precision) for place in _on_gpu() + _on_cpu()]
         try:
             cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
             self.older: tuple[str, bool, bool] | None = (
@@ -41,14 +48,16 @@ class _Products:
     def choose(self, tf32: bool) -> None:
         """In single precision, on a GPU in TF32 if asked."""
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
-        for index, place in enumerate(_precisions()):
-            place.fp32_precision = "tf32" if tf32 and index < 3 else "ieee"
+        for place in _on_gpu():
+            place.fp32_precision = "tf32" if tf32 else "ieee"
+        for place in _on_cpu():
+            place.fp32_precision = "ieee"
 
     def restore(self) -> None:
         precision, convolutions, products = self.older or ("highest", True, False)
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
         torch.set_float32_matmul_precision(precision)
-        for place, value in zip(_precisions(), self.newer, strict=True):
+        for place, value in self.newer:
             place.fp32_precision = value
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bayesnorm.cli.options import read_settings
 from bayesnorm.paper import EXHIBITS, PRESETS, Lab, reproduce
-from bayesnorm.paper.cells_table import cells_table, comparisons
+from bayesnorm.paper.cells_table import cells_table
 from bayesnorm.paper.reproduce import files_of
 from bayesnorm.train.identity import settings_digest
 from bayesnorm.train.job import Job
@@ -83,15 +83,14 @@ def test_the_table_of_the_cells_is_that_of_the_records() -> None:
     assert_equal(found, json.loads((CELLS / "table.json").read_text()))
 
 
-def test_rows_without_records_are_compared_as_in_the_table_and_can_be_trained_again() -> None:
-    kept = json.loads((CELLS / "unrecorded.json").read_text())
-    assert_equal(comparisons(kept["rows"]), kept["comparisons"])
-    files = [CELLS / "fleets" / f"{name}.json" for name in ("short", "long")]
-    jobs = [Job(Path(run.pop("out")), run) for path in files for run in json.loads(path.read_text())]
-    offered = {
-        settings_digest(dict(zip(("recipe", "config"), map(asdict, job.resolved()), strict=True))) for job in jobs
-    }
-    assert offered > {digest for row in kept["rows"] for digest in row["config_digests"]}
+def test_the_fleets_of_the_cells_are_those_of_the_records() -> None:
+    digests = {settings_digest(json.loads(path.read_text())) for path in (CELLS / "records").glob("*/config.json")}
+    runs = [run for path in (CELLS / "fleets").iterdir() for run in json.loads(path.read_text())]
+    jobs = [Job(Path(run.pop("out")), run) for run in runs]
+    assert jobs
+    for job in jobs:
+        about = dict(zip(("recipe", "config"), map(asdict, job.resolved()), strict=True))
+        assert settings_digest(about) in digests, f"{job.path}: no run with these settings was recorded"
 
 
 def test_the_page_names_and_shows_what_is_published() -> None:

@@ -370,13 +370,14 @@ def test_a_write_that_another_tensor_sees_is_refused(name, write):
 
 
 @pytest.mark.filterwarnings("ignore:no moment rule:UserWarning")
+@pytest.mark.parametrize("scale", ["point", "bayes", "noise"])
 @pytest.mark.parametrize(("name", "write"), EACH)
 @torch.no_grad()
-def test_a_write_that_another_tensor_sees_is_measured_on_an_example(name, write):
+def test_a_write_that_another_tensor_sees_is_measured_on_an_example(name, write, scale):
     """What is held is what the activation has on the example; the rules of the operations behind apply to it."""
     torch.manual_seed(0)
     x = normal(256, 3, 8, 8)
-    net = bayesnorm.convert(Between(write), norm="analytic", scale="point", example=x, preserve=False).eval()
+    net = bayesnorm.convert(Between(write), norm="analytic", scale=scale, example=x, preserve=False).eval()
     seen = write(net, net.first(x)) if write is not _twice else _scaled_slice(net, net.first(x))
     expected = core.mean_var(seen, 1) if write is not _twice else gaussian.relu(*core.mean_var(seen, 1))
     torch.testing.assert_close(input_moments(net.second), expected, rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ._modes import mode
 from ._select import Choice, is_batch_norm, module_of
-from .layers import NormLayer
+from .layers import NormLayer, norm_layers
 from .moments import core
 from .moments.record import record
 from .moments.trace import Trace, leaves
@@ -96,6 +96,9 @@ def _both_modes(model: nn.Module, inputs: tuple[Any, ...], measuring: bool) -> l
     traces = []
     for training in (True, False):
         with mode(model, training):
+            if measuring:  # moments are those of the mean scales, as the rules have them
+                for layer in norm_layers(model).values():
+                    layer.training = False
             try:
                 traces.append(record(model, inputs, leaf=partial(_leaf, shape_only), measure=measuring))
             except Exception:

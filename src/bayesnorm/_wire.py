@@ -198,10 +198,15 @@ def remeasure(model: nn.Module, layers: Sequence[NormLayer], example: Example) -
 
 
 def _keyed(trace: Trace, wanted: Callable[[Step], bool]) -> dict[tuple[str, str, int], Step]:
-    """Steps by place, operation and how often it stood there before: the same before and after conversion."""
+    """Steps by place, operation and how often it stood there before: the same before and after conversion.
+
+    Only what computes with activations is counted: a converted network also draws its noise, at the same place.
+    """
     counts: dict[tuple[str, str], int] = {}
     found = {}
     for step in trace.steps:
+        if not step.active:
+            continue
         key = (step.where, step.operation)
         counts[key] = counts.get(key, 0) + 1
         if wanted(step):

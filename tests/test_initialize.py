@@ -52,6 +52,21 @@ def test_every_layer_is_standardized_on_the_batch(network: str, norm: str, scale
     assert not standardized(outputs(net, layers, 1.1 * x)[0])
 
 
+@pytest.mark.parametrize("norm", ["weight", "analytic"])
+def test_scales_that_training_made_negative_are_standardized_too(norm: str) -> None:
+    net, x = converted("linear", norm, "point"), inputs("linear", 32) * 2 + 1
+    layers = list(norm_layers(net).values())
+    with torch.no_grad():
+        for layer in layers:
+            layer.scale.s[::2] = -1.5
+    before = outputs(net, layers[:1], x)[0]
+    bayesnorm.init_from_data_(net, x)
+    found = outputs(net, layers, x)
+    assert all(standardized(out) for out in found)
+    signs = ((found[0] - found[0].mean(1, keepdim=True)) * (before - before.mean(1, keepdim=True))).sum(1).sign()
+    assert (signs == 1).all(), "a channel was turned over"
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_plain_networks_too(network: str) -> None:
     torch.manual_seed(0)

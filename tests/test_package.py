@@ -43,6 +43,15 @@ def test_import_pulls_in_torch_and_nothing_else() -> None:
     assert loaded <= {"bayesnorm", "torch", *sys.stdlib_module_names}
 
 
+@pytest.mark.parametrize("package", ["safetensors", "filelock"])
+def test_training_without_what_it_needs_says_what_to_install(package: str) -> None:
+    script = f"import sys; sys.modules[{package!r}] = None; import bayesnorm.train"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert f"ImportError: bayesnorm.train needs {package}" in done.stderr
+    assert "pip install 'bayesnorm[cli]'" in done.stderr
+
+
 MORE = {
     "data": {"sklearn", "PIL", "numpy"},
     "evaluate": {"sklearn", "scipy"},

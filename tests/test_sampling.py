@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import bayesnorm
 from bayesnorm import noise
 from bayesnorm._scope import MONTE_CARLO
+from bayesnorm.evaluate.robustness import gradient_sign
 from bayesnorm.layers import norm_layers
 
 everywhere = pytest.mark.parametrize(("network", "norm", "scale"), MEMBERS)
@@ -104,6 +105,25 @@ def test_nested_blocks_start_anew_and_the_outer_one_goes_on() -> None:
         with pytest.raises(ValueError, match="samples"):
             bayesnorm.predict(net, x, samples=-1)
         assert torch.equal(net(x), draws[2])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_has_the_mean_scales_has_them_inside_too_and_takes_no_draw(norm: str) -> None:
+    net, x = converted("conv2d", norm, "bayes"), inputs("conv2d", 3)
+    targets = torch.zeros(3, dtype=torch.int64)
+
+    def means() -> list[Tensor]:
+        single = bayesnorm.predict(net, x, samples=0).probs
+        moments = bayesnorm.predict(net, x, method="moments").probs
+        return [single, moments, gradient_sign(net, x, targets)]
+
+    outside = means()
+    with bayesnorm.sampling(net), torch.no_grad():
+        draws = [net(x) for _ in range(2)]
+    with bayesnorm.sampling(net), torch.no_grad():
+        assert torch.equal(net(x), draws[0])
+        assert all(map(torch.equal, means(), outside))
+        assert torch.equal(net(x), draws[1])
 
 
 @torch.no_grad()

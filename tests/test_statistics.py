@@ -29,12 +29,15 @@ def test_a_large_mean_does_not_cancel() -> None:
     [
         (torch.uint8, torch.float32),
         (torch.int64, torch.float32),
-        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
         (torch.float32, torch.float32),
         (torch.float64, torch.float64),
     ],
 )
-def test_dtype_of_floats_stays_and_integers_are_taken_at_their_values(dtype: torch.dtype, result: torch.dtype) -> None:
+def test_the_dtype_is_float32_or_better_and_integers_are_taken_at_their_values(
+    dtype: torch.dtype, result: torch.dtype
+) -> None:
     x = torch.arange(24).reshape(4, 2, 3).to(dtype)
     mean, var = bayesnorm.input_stats(x)
     assert mean.dtype == var.dtype == result
@@ -49,6 +52,13 @@ def test_data_that_is_not_finite_is_refused(bad: float) -> None:
     x[3, 1] = bad
     with pytest.raises(ValueError, match="NaN or infinite"):
         bayesnorm.input_stats(x)
+
+
+def test_a_variance_that_half_precision_cannot_hold_is_right_and_one_that_the_dtype_cannot_is_refused() -> None:
+    x = torch.tensor([[0.0], [1024.0]])
+    assert bayesnorm.input_stats(x.half())[1] == 512**2
+    with pytest.raises(ValueError, match=r"variance of the data, 1e\+60, is beyond torch.float32"):
+        bayesnorm.input_stats(torch.tensor([[-1e30], [1e30]]))
 
 
 @pytest.mark.parametrize("x", [torch.zeros(3), torch.zeros(0, 3), torch.zeros(2, 0), torch.tensor(1.0)])

@@ -62,7 +62,7 @@ def _standardize(layer: nn.Module, output: Tensor) -> Tensor:
         gain, shift = layer.scale.folded()
         if layer.norm.forgets_input:
             # The statistics go into the constants of the norm: what the layer hands on, (0, 1), is then true.
-            gain = torch.where(gain > 0, gain, 1.0)
+            gain = torch.where(gain != 0, gain, 1.0)  # a negative one makes a negative spread
             layer.norm.center.add_((mean - shift) / gain * layer.norm.spread)
             layer.norm.spread.mul_(std / gain)
             layer.scale.set_(torch.ones_like(gain), torch.zeros_like(shift))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ._linearize import Plan, gaussian_outputs, plan, spread_out
 from ._modes import mode
 from ._pixel_moments import gaussian_pixels, pixel_outputs
-from ._sampling import drawing, runtimes
+from ._sampling import drawing, runtimes, still
 from .moments.core import wide
 from .runtime import Runtime
 
@@ -105,10 +105,12 @@ def predict(
     inside = runtimes(net) if samples or method == "moments" else []
     networks = [runtime for runtime in inside if any(layer.is_random for layer in runtime.layers)]
     if method == "moments" and networks:
-        return _by_moments(net, networks, x, rows, inflation, max_rows is None)
+        with still(net):
+            return _by_moments(net, networks, x, rows, inflation, max_rows is None)
     with (
         mode(net, False),
         torch.no_grad(),
+        still(net),
         drawing(networks, generator, shared=shared, memory={}, antithetic=antithetic, repeats=False),
     ):
         # All draws of a part in one pass: what stands before the first random scale is then computed once.

@@ -43,6 +43,20 @@ def drawing(networks: Sequence[Runtime], generator: torch.Generator | None, **op
 
 
 @contextmanager
+def still(net: nn.Module) -> Iterator[None]:
+    """Inside, a network in evaluation mode has its mean scales, also in the middle of :func:`sampling`."""
+    networks = runtimes(net)
+    before = [runtime.sampling for runtime in networks]
+    try:
+        for runtime in networks:
+            runtime.sampling = None
+        yield
+    finally:
+        for runtime, old in zip(networks, before, strict=True):
+            runtime.sampling = old
+
+
+@contextmanager
 def numbered(networks: Sequence[Runtime], samples: Tensor | None) -> Iterator[None]:
     """Inside, training noise takes the number of each sample of the batch from ``samples``."""
     before = [runtime.samples for runtime in networks]

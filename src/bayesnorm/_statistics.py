@@ -17,7 +17,8 @@ from .moments.program import channel_axis
 def input_stats(x: Tensor, chunk: int = 1024) -> tuple[Tensor, Tensor]:
     """Mean and variance per channel (axis 1) of a data set ``(N, C, *space)``, for ``convert(..., input_stats=)``.
 
-    Computed in float64, ``chunk`` samples at a time. Integer images are taken at their values.
+    Computed in float64, ``chunk`` samples at a time, and returned in float32 or better. Integer images are taken at
+    their values.
 
     >>> mean, var = input_stats(torch.tensor([[0.0, 2.0], [4.0, 2.0]]))
     >>> mean, var
@@ -37,7 +38,9 @@ def input_stats(x: Tensor, chunk: int = 1024) -> tuple[Tensor, Tensor]:
     var = torch.stack([(part.double() - mean.view(shape)).square().sum(axes) for part in parts]).sum(0) / count
     if not mean.isfinite().all() or not var.isfinite().all():
         raise ValueError("input_stats: the data has NaN or infinite values")
-    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    dtype = torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else torch.get_default_dtype()
+    if not var.to(dtype).isfinite().all():
+        raise ValueError(f"input_stats: the variance of the data, {var.max().item():.3g}, is beyond {dtype}: scale it")
     return mean.to(dtype), var.to(dtype)
 
 

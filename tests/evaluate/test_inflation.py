@@ -44,6 +44,14 @@ def test_nothing_to_fit_is_refused():
         fit_inflation(network("weight", "point"), torch.zeros(2, 1, 8, 8))
 
 
+def test_a_prediction_per_pixel_is_refused():
+    net = bayesnorm.convert(
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)), norm="weight", scale="bayes"
+    )
+    with pytest.raises(ValueError, match="one prediction per input"):
+        fit_inflation(net, torch.zeros(2, 1, 6, 6), samples=2)
+
+
 @pytest.mark.parametrize("inflation", [0.0, -1.0, float("inf"), float("nan")])
 def test_factors_that_make_no_sense_are_refused(inflation):
     with pytest.raises(ValueError, match="inflation="):

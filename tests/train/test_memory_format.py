@@ -91,6 +91,15 @@ def test_without_the_fault_nothing_changes() -> None:
     assert trainer.config.channels_last
 
 
+def test_filters_of_volumes_stay_as_they_are() -> None:
+    net = nn.Sequential(nn.Unflatten(1, (1, 1)), nn.Conv3d(1, 4, (1, 3, 3)), nn.Flatten(1, 2), *averaging(0, 4)[2:])
+    order = net[1].weight.stride()
+    trainer = trained(net, made_up(), Config(epochs=1, batch=8, lr=0.1), 0.1, 1)
+    assert trainer.config.channels_last
+    assert net[1].weight.stride() == order
+    assert net[3].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize("channels", [1, 4])
 def test_the_cell_network_averages_in_the_usual_order(channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On devices with the fault. Maps of one channel too, contiguous in either order: the steps in memory tell them."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .._linearize import gaussian_outputs, plan, spread_out
 from .._modes import mode
 from .._predict import average, predict
-from .._sampling import runtimes
+from .._sampling import runtimes, still
 
 RANGE = (0.05, 20.0)
 """Factors between which one is fitted."""
@@ -35,8 +35,14 @@ def fit_inflation(net: nn.Module, x: Tensor, samples: int = 300) -> float:
     networks = [found for found in runtimes(net) if any(layer.is_random for layer in found.layers)]
     if not networks:
         raise ValueError(f"{type(net).__name__} has no random scale: there is nothing to fit")
+    with mode(net, False), still(net):
+        if plan(net, networks, x[:1], 1.0).per_pixel:
+            raise ValueError(
+                f"{type(net).__name__} has outputs of more than one place: fit_inflation is for one prediction per "
+                "input; predict(method='moments') of pixels takes an inflation= by hand"
+            )
     wanted = predict(net, x, samples).probs
-    with mode(net, False):
+    with mode(net, False), still(net):
         (mean, once), (_, twice) = (
             gaussian_outputs(net, networks, x, plan(net, networks, x[:1], factor)) for factor in (1.0, 2.0)
         )

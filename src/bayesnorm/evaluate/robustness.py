@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .. import noise
 from .._modes import mode
 from .._predict import predict
+from .._sampling import still
 from ..data.base import IGNORE, Data
 from ..data.passes import images_of
 from .metrics import Metrics, Tally
@@ -152,7 +153,7 @@ def gradient_sign(net: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         -1, 0 or 1 in the shape of ``images``; 0 where nothing depends on the value.
     """
     size = max(1, GRADIENT_PIXELS // max(1, math.prod(images.shape[2:])))
-    with mode(net, False):
+    with mode(net, False), still(net):
         parts = [_gradient(net, *part).sign() for part in zip(images.split(size), targets.split(size), strict=True)]
     return torch.cat(parts)
 

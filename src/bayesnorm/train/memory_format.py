@@ -31,16 +31,21 @@ def lay_out_(net: nn.Module, config: Config, device: torch.device, image: Callab
     """
     if not config.channels_last:
         return config
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    _order_(net, torch.channels_last)
     if averages_are_right(device) or not _averages_padded(net, image()):
         return config
-    net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    _order_(net, torch.contiguous_format)
     warnings.warn(
         f"torch {torch.__version__} computes wrong gradients of padded averages (avg_pool2d) in channels_last on "
         f"{device.type} (issue 188344 of pytorch): the network is trained in contiguous memory, which may be slower",
         stacklevel=2,
     )
     return replace(config, channels_last=False)
+
+
+def _order_(net: nn.Module, order: torch.memory_format) -> None:
+    """Those of images, that is; torch's own ``net.to(memory_format=...)`` stops at a filter of a 3d convolution."""
+    net._apply(lambda tensor: tensor.to(memory_format=order) if tensor.dim() == 4 else tensor)
 
 
 @cache

@@ -77,7 +77,7 @@ def predict(
         inflation: with ``"moments"``, factor on the covariance for the scales of early layers, which are not
             differentiated; None: estimated from the posterior. ``evaluate.fit_inflation`` measures it.
         antithetic: every second draw is the one before it with the opposite sign. The mean over an even number of draws
-            then errs less, by about half for ten of them (``docs/log.md``); the draws are no longer independent.
+            then errs less, by a third to a half for ten of them and less for more; the draws are no longer independent.
         first: number of the first input, where ``x`` is a part of a larger set that is predicted piece by piece.
 
     >>> import bayesnorm

@@ -17,9 +17,10 @@ MASK = "weight_mask"
 def project_(net: nn.Module, *, weights: bool = True, momentum: torch.optim.Optimizer | None = None) -> None:
     """Divide the weight vector of every normalized output channel by its length; call it after each step.
 
-    No output changes, neither in training nor in evaluation mode, and no buffer is touched: only the optimization
-    differs. All-zero vectors stay as they are. Of a layer that ``torch.nn.utils.prune`` pruned it is the length of what
-    is left. The Bayesian scale is kept in its box (``s >= floor``, ``u`` in [-10, 1000]).
+    No output changes by that, neither in training nor in evaluation mode, and no buffer is touched: only the
+    optimization differs. All-zero vectors stay as they are. Of a layer that ``torch.nn.utils.prune`` pruned it is the
+    length of what is left. A Bayesian scale that a step took out of its box (``s >= floor``, ``u`` in [-10, 1000]) is
+    put back, which an output can show.
 
     Arguments:
         weights: False leaves the weights alone and does the box only.

@@ -14,7 +14,7 @@ from .tables import console
 
 def record(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
-    to: Annotated[Path, typer.Option(help="Folder of the records, as in results/records.")],
+    to: Annotated[Path, typer.Option(help="Folder of the records, as in results/cells/records.")],
     debug: Debug = False,
 ) -> None:
     """Keep what tables and figures need of runs: settings, curves, search and measurements, not the checkpoints.

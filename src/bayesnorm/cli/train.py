@@ -109,7 +109,7 @@ def lr(
 ) -> None:
     """Search the learning rate alone, and draw its curve.
 
-    Minimizes the training loss after --lr-epochs epochs over --lr-trials trials between --lr-low and --lr-high. The
+    Minimizes the training NLL after --lr-epochs epochs over --lr-trials trials between --lr-low and --lr-high. The
     folder is that of a run: `bayesnorm train --out ... --resume` goes on with what was found.
     """
     if settings.get("lr", "auto") != "auto":

@@ -31,7 +31,7 @@ class Config:
         momentum: momentum of SGD.
         variance_step: learning rate of the posterior's variances in units of ``lr``; None: 100 with SGD, 1 with Adam.
         decay_epochs: epochs in which the learning rate falls to a tenth, ``lr * g^epoch``; None: half of ``epochs``
-            (cells, strokes: a third).
+            (the command line takes a third for cells and strokes).
         warmup_steps: steps over which the learning rate rises linearly from 0.
         project: keep weights on the unit sphere.
         clip: largest norm of the gradient; None: any.

@@ -57,7 +57,7 @@ class Recipe:
         masks: whose masks of the cells are used; expert+auto: for training, automatic ones where the experts made none.
         cell_split: how cells are split: at random, or from sequence 01 to 02.
         reduce: pixels of the frames of cells, each way, that are made one; 1: frames as they are.
-        model: the network; None: what fits the data.
+        model: the network; None: what fits the data (a folder: all-cnn for up to 64 pixels, else resnet18).
         norm: what a response is normalized by: nothing, the batch, the length of its weights, or its mean and std as
             they follow from the data's (analytic).
         scale: what multiplies it then: a number, one with fixed noise, or one with a learned posterior (bayes).

@@ -1,4 +1,4 @@
-"""Networks of the paper, ResNet-18 and a U-Net, untrained or trained; they return log-probabilities, classes on axis 1."""
+"""Networks of the paper, ResNet-18 and a U-Net, untrained or trained: log-probabilities, classes on axis 1."""
 
 from .all_cnn import AllCNN as AllCNN
 from .all_cnn import all_cnn as all_cnn

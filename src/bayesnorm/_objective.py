@@ -58,7 +58,8 @@ class ELBO:
         kl_factor: 1 is Bayes; may be changed between calls (warm-up), also a 0-dim tensor.
         nll: what the network returns: ``"logits"`` or ``"log_probs"``, classes on axis 1; or a function
             ``f(output, target)`` that returns the mean negative log-likelihood per target.
-        ignore_index: class targets that do not count.
+        ignore_index: class targets that do not count. Without any that does, the nll of pixels is 0; that of one target
+            per sample is torch's, NaN.
         targets_per_sample: examples in one sample, where the target's shape does not tell (one-hot targets of your own
             nll, regression of vectors that count once); None reads it from the shape.
 

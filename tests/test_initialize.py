@@ -168,3 +168,11 @@ def test_a_layer_used_twice_is_set_at_its_first_use() -> None:
     bayesnorm.init_from_data_(net, x)
     first, once, _, last = outputs(net, list(norm_layers(net).values()), x)
     assert all(standardized(out) for out in (first, once, last))
+
+
+def test_the_first_step_of_training_is_counted_afterwards() -> None:
+    """The pass of the initialization is apart from training; those behind it are not."""
+    net, x = converted("conv2d", "analytic", "bayes"), inputs("conv2d", 8)
+    bayesnorm.init_from_data_(net, x)
+    net.train()(x)
+    assert net.noise_step == 1

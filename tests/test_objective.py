@@ -93,6 +93,13 @@ def test_ignored_pixels_do_not_count_in_the_nll_but_the_kl_is_divided_as_the_sha
     assert torch.allclose(terms.total, expected + terms.kl / (N_DATA * 36), rtol=1e-6)
 
 
+def test_ignored_samples_do_not_count_in_the_nll_either():
+    net, target = classifier(), TARGET
+    y = net(inputs("linear"))
+    terms = bayesnorm.ELBO(net, N_DATA, ignore_index=2)(y, target)
+    assert torch.allclose(terms.nll, F.cross_entropy(y[target != 2], target[target != 2]), rtol=1e-6)
+
+
 def test_logits_and_log_probabilities_are_said_not_guessed():
     net = classifier()
     y = net(inputs("linear"))

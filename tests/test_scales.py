@@ -24,7 +24,7 @@ from torch.distributions import Normal, kl_divergence
 
 import bayesnorm
 from bayesnorm import scales
-from bayesnorm.scales.bayes import kl_log_uniform, kl_normal, log_rho, rho, rho_inverse
+from bayesnorm.scales.bayes import V_PRIOR, kl_log_uniform, kl_normal, log_rho, rho, rho_inverse
 
 D = torch.float64
 SECOND, FOURTH = clamped_moments()
@@ -244,6 +244,16 @@ def test_kl_of_the_stochastic_bias_is_that_of_both_posteriors(per_layer):
     one = torch.ones(6, dtype=D)
     expected = kl_divergence(Normal(one, sigma_of(scale.u).expand(6)), Normal(one, 2.0)).sum()
     expected = expected + kl_divergence(Normal(0 * one, sigma_of(scale.v).expand(6)), Normal(0 * one, 2.0)).sum()
+    assert abs(scale.kl() - expected) <= 1e-12 * expected
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_the_log_uniform_prior_of_a_stochastic_bias_is_one_of_the_factor_of_the_scale(per_layer):
+    """Of mean 1, whatever the scale is; there is no such prior of the additive part, whose mean is 0."""
+    scale = scale_of(stochastic_bias=True, prior="log-uniform", per_layer_variance=per_layer)
+    one = torch.ones(6, dtype=D)
+    expected = kl_log_uniform(one, scale.u).sum()
+    expected = expected + kl_divergence(Normal(0 * one, sigma_of(scale.v).expand(6)), Normal(0 * one, V_PRIOR)).sum()
     assert abs(scale.kl() - expected) <= 1e-12 * expected
 
 

@@ -35,6 +35,16 @@ def test_the_network_computes_what_torchs_own_does(pairs):
     assert not any(module.training for module in net.modules())
 
 
+def test_batches_of_the_training_before_do_not_count():
+    plain = network().eval()
+    net = bayesnorm.convert(plain, norm="batch", scale="point").train()
+    for x in batches(False):
+        net(5 * x + 1)
+    update_bn(batches(False), plain)
+    bayesnorm.update_bn(batches(False), net.eval())
+    assert torch.allclose(net(x), plain(x), atol=1e-5)
+
+
 def test_torchs_own_batch_norms_are_averaged_too():
     plain = network().eval()
     net = copy.deepcopy(plain)

@@ -1,11 +1,14 @@
 """IoU, Dice and SEG: closed forms, slow and obvious versions, and sums over pieces."""
 
+import dataclasses
+
 import pytest
 import torch
 from small_data import made_up, network
-from torch import Tensor
+from torch import Tensor, nn
 
-from bayesnorm.data.base import IGNORE, Split, make_data
+from bayesnorm.data import passes
+from bayesnorm.data.base import IGNORE, Data, Split, make_data
 from bayesnorm.evaluate import ObjectTally, OverlapTally, Panel, evaluate
 from bayesnorm.evaluate.segmentation import components, seg_of_objects
 
@@ -119,23 +122,36 @@ def test_the_panel_has_them_where_pixels_have_classes() -> None:
     assert found["single"].measures.seg is None, "the objects are not known"
 
 
-def test_objects_of_a_split_are_those_of_its_images() -> None:
-    """The network sees the mask: SEG is 1 on every piece, and not on the split in another order."""
+def masks() -> tuple[Data, nn.Module]:
+    """Images that are masks, of two objects each, and a network that sees them."""
     objects = torch.zeros(9, 16, 16, dtype=torch.int32)
     for index in range(9):
         objects[index, 1 : 4 + index, 2:5] = 4
         objects[index, 2:6, 9 : 11 + index // 2] = 300
     images, targets = objects[:, None].clamp(max=1).float(), (objects > 0).long()
     split = Split(images, targets, objects)
-    data = make_data("masks", split, split[slice(0, 3)], split, ("background", "cell"))
-    net = torch.nn.Conv2d(1, 2, 1)
+    net = nn.Conv2d(1, 2, 1)
     with torch.no_grad():
         net.weight.copy_(torch.tensor([-1.0, 1.0]).view(2, 1, 1, 1))
         net.bias.zero_()
+    return make_data("masks", split, split[slice(0, 3)], split, ("background", "cell")), net
+
+
+@pytest.mark.parametrize("images", [9, 2])
+def test_objects_of_a_split_are_those_of_its_images(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network sees the mask: SEG is 1 on every piece, and not on the split in another order."""
+    monkeypatch.setattr(passes, "PIXELS", images * 16 * 16)
+    data, net = masks()
     measures = evaluate(net, data)["single"].measures
     assert (measures.seg, measures.iou, measures.dice) == (1.0, 1.0, 1.0)
-    wrong = make_data("masks", split, split, Split(images, targets, objects.flip(0)), ("background", "cell"))
-    assert evaluate(net, wrong)["single"].measures.seg < 0.9
+    turned = dataclasses.replace(data.test, objects=data.test.objects.flip(0))
+    assert evaluate(net, dataclasses.replace(data, test=turned))["single"].measures.seg < 0.9
+
+
+def test_objects_of_images_that_are_augmented_are_not_known() -> None:
+    """Where they have moved to is not: of training images, however little these are moved."""
+    data, net = masks()
+    assert evaluate(net, data, "train")["single"].measures.seg is None
 
 
 def test_no_temperature_is_fitted_where_the_test_set_is_the_validation_set() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from published import NAME, published
 from safetensors.torch import save
+from torch import nn
 
 import bayesnorm
 from bayesnorm import Analytic, Batch, Bayes, Point
@@ -93,6 +94,13 @@ def test_bytes_go_from_black_to_white(made):
     black, white = (net.standardized(torch.full((1, 8, 8), value, dtype=torch.uint8)) for value in (0, 255))
     assert torch.equal(black, run.data.standardized(torch.zeros(1, 1, 8, 8)))
     torch.testing.assert_close(white, run.data.standardized(torch.full((1, 1, 8, 8), 16.0)))
+
+
+def test_bytes_span_the_range_of_the_data_set_also_where_its_black_is_not_zero():
+    about = {"size": [1, 1, 2], "bytes": False, "range": [-1.0, 1.0], "mean": [0.5], "std": [2.0]}
+    net = Pretrained(nn.Identity(), {"name": "x", "input": about, "per_pixel": False})
+    found = net.standardized(torch.tensor([[[0, 255]]], dtype=torch.uint8))
+    assert found.tolist() == [[[[-0.75, 0.25]]]]
 
 
 def test_everything_of_the_package_works_on_it(made):

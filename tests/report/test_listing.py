@@ -56,8 +56,8 @@ def test_a_run_without_its_checkpoints_is_listed_alike(run, tmp_path):
 
 def test_an_evaluation_of_an_earlier_state_is_left_out(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
-    stored = json.loads((run / "evaluation-test.json").read_text())
-    RunFolder(tmp_path / "run").write("evaluation-test.json", {**stored, "step": 1})
+    folder = RunFolder(tmp_path / "run")
+    folder.write("evaluation-test.json", {**folder.read("evaluation-test.json"), "step": 1})
     assert listed(tmp_path / "run", "one")["test"] is None
 
 

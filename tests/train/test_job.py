@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from bayesnorm.errors import RunError
-from bayesnorm.train import documents, load
+from bayesnorm.train import Config, documents, load
 from bayesnorm.train.durable import read_sealed, sealed
 from bayesnorm.train.events import Started, Stepped
-from bayesnorm.train.job import Job, complete, complete_named
+from bayesnorm.train.job import Job, complete, complete_named, lr_of
+from bayesnorm.train.run_folder import RunFolder
 from bayesnorm.train.trainer import Trainer
 
 SETTINGS = {
@@ -143,6 +144,13 @@ def test_a_process_takes_its_job_by_name(copied, tmp_path, only_read):
     complete_named("a", events.append, {"a": copied, "b": job(tmp_path / "never")})
     assert events == []
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize(("asked", "lr"), [(4, None), (3, 0.02)])
+def test_a_search_that_is_not_over_has_found_no_learning_rate(asked, lr, tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write("lr_search.json", {"trials": [{"lr": 0.01 * k, "loss": abs(k - 2.0)} for k in (1, 2, 3)]})
+    assert lr_of(folder, Config(lr_trials=asked)) == lr
 
 
 # Runs of a version that knew nothing of dropout.

@@ -418,6 +418,14 @@ def test_a_learning_rate_that_is_far_too_large_ends_in_that_error():
         trainer.step()
 
 
+def test_a_loss_that_has_exploded_is_a_divergence_though_it_is_finite():
+    net = network("weight")
+    net[-1].scale.s.data.fill_(1e6)
+    trainer = Trainer(net, made_up(), Config(batch=12), 1e-14, ALONE)
+    with pytest.raises(DivergedError, match="diverged at step 0 "):
+        trainer.step()
+
+
 def test_layers_without_gradient_are_left_alone():
     net = network("weight", "bayes")
     net[0].requires_grad_(False)

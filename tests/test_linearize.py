@@ -105,6 +105,16 @@ def test_a_channel_that_the_network_has_given_up_does_not_count(monkeypatch):
     assert plan(net, runtimes(net), x[:1], None).inflation == before.inflation == pytest.approx(2.0)
 
 
+def test_a_layer_most_of_whose_channels_are_switched_off_adds_nothing(monkeypatch):
+    """Their sigma / s is a million, and their outputs are nought."""
+    net, x = small_cnn(), torch.randn(2, 1, 9, 9)
+    monkeypatch.setattr(_linearize, "COST", 1.0)
+    with torch.no_grad():
+        net[0].scale.s[:5] = 1e-8
+    found = plan(net, runtimes(net), x[:1], None)
+    assert (found.sources, found.inflation) == ([net[2], net[4]], pytest.approx(1.0))
+
+
 def test_points_have_the_moments_that_were_asked_for():
     torch.manual_seed(0)
     mean, root = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, 4, dtype=torch.float64)

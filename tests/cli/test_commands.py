@@ -501,6 +501,14 @@ def test_a_run_that_is_being_written_is_running(there, bayesnorm_):
     assert "resumable" in bayesnorm_("runs")[1].split()
 
 
+def test_a_running_run_shows_the_epochs_since_its_last_checkpoint_too(there, bayesnorm_):
+    (there / "result.json").unlink()
+    shutil.rmtree(there / "checkpoints")
+    with RunFolder(there).held():
+        assert {"2/2", "running"} <= set(bayesnorm_("runs")[1].split())
+    assert {"0/2", "resumable"} <= set(bayesnorm_("runs")[1].split())
+
+
 def test_looking_at_runs_changes_nothing(there, bayesnorm_):
     before = {path: path.stat().st_mtime_ns for path in there.rglob("*")}
     assert bayesnorm_("runs")[0] == 0

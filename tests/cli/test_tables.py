@@ -69,6 +69,11 @@ def test_the_best_of_each_column_is_bold():
     assert values == ["95.00 %", "0.0100", "0.3000", "0.3000", "0.130", "0.040"], "but no temperature is"
 
 
+def test_the_best_segmentation_has_the_most_overlap():
+    found = {name: {"single": measures(iou=x, dice=x, seg=x)} for name, x in (("a", 0.25), ("b", 0.75))}
+    assert text(evaluation_table(found, "t"), styled=True).count("\x1b[1m0.750") == 3
+
+
 def test_one_row_has_no_best():
     styled = text(evaluation_table({"batch": rows()["batch"]}, "t"), styled=True)
     assert "90.00" in styled

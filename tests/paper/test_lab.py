@@ -102,6 +102,14 @@ def test_a_run_that_diverges_ends_neither_the_others_nor_what_does_not_need_it(t
             Lab(tmp_path, wild, refused).complete([run])
 
 
+def test_a_finished_run_is_not_lost_with_one_that_it_needed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, TINY, refused)
+    for run, state in ((BATCH, "diverged"), (OTHER, "finished")):
+        lab.folder(run).path.mkdir(parents=True)
+        lab.folder(run).finish({"state": state})
+    assert (lab.lost(BATCH), lab.lost(OTHER), lab.lost(NOISY)) == (BATCH, None, BATCH)
+
+
 def test_an_evaluation_that_is_missing_is_made_without_training(tmp_path: Path) -> None:
     lab = Lab(tmp_path, TINY, Shown())
     lab.complete([BATCH])

@@ -174,8 +174,13 @@ def test_charts_hold_what_was_measured() -> None:
     diagram = found["reliability-mc30"]["lines"]
     assert diagram[0]["counts"] == [3, 5, 8, 13, 21, 50, 100, 800]
     assert [line.get("note") for line in diagram] == [None, "single pass"]
+    shares = found["confidence-mc30"]["lines"][0]["y"]
+    assert shares == [None] * 7 + [0.003, 0.005, 0.008, 0.013, 0.021, 0.05, 0.1, 0.8]
     curve = found["coverage-mc30-entropy"]["lines"][0]
     assert curve["y"][-1] == pytest.approx(0.08)
+    top = found["coverage-top-mc30-entropy"]
+    assert [(xs[0], xs[-1]) for xs in top["xs"]] == [(0.7, 1.0)], "of the same curves"
+    assert top["lines"][0]["y"] == curve["y"][-len(top["xs"][0]) :]
     assert found["noise-accuracy"]["lines"][0]["y"] == pytest.approx([0.9, 0.8, 0.7, 0.5])
     row = found["noise-0"]["rows"][0]
     assert row["channels"] == [5, 4, 3, 2, 1, 0]

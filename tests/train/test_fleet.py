@@ -11,6 +11,8 @@ from torch import nn
 
 from bayesnorm.errors import DivergedError, RunError, StoppedError
 from bayesnorm.train import Config, Member, fit, fit_fleet
+from bayesnorm.train import fleet as fleets
+from bayesnorm.train.events import Stepped
 from bayesnorm.train.fleet import waiting
 from bayesnorm.train.fused.trainer import FusedTrainer
 from bayesnorm.train.run import Run
@@ -53,6 +55,17 @@ def test_steps_of_the_members_take_turns(tmp_path):
     fit_fleet(fleet(tmp_path, "plain"), callbacks=callbacks)
     stepped = [name for name, kind in order if kind == "Stepped"]
     assert stepped[:8] == [*METHODS, *METHODS]
+
+
+def test_the_members_share_the_time(tmp_path, monkeypatch):
+    """By a clock that goes on with their steps, 12 of each; the last ones are not over when they finish."""
+    steps = []
+    monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: float(len(steps))))
+    found = {name: Member(network(None), DATA, Config(epochs=2, batch=8, lr=0.02), tmp_path / name) for name in "ab"}
+    callbacks = {name: [lambda event: steps.append(event) if isinstance(event, Stepped) else None] for name in found}
+    fit_fleet(found, callbacks=callbacks)
+    seconds = [RunFolder(tmp_path / name).diary.seconds() for name in found]
+    assert (len(steps), seconds) == (24, [11.0, 11.0])
 
 
 def test_one_that_diverges_stops_alone(tmp_path):
@@ -213,6 +226,7 @@ def other():
     [
         (lambda members, path: members.clear(), "no members"),
         (lambda members, path: members.update(bn=Member(other(), DATA, Config(precision="bf16"), path)), "precision"),
+        (lambda members, path: members.update(bn=Member(other(), DATA, Config(deterministic=False), path)), "determin"),
         (lambda members, path: members.update(bn=Member(network("batch"), DATA, Config(), path / "an")), "same folder"),
         (lambda members, path: members.update(bn=Member(members["an"].net, DATA, Config(), path / "bn")), "share"),
         (lambda members, path: members.update(bn=Member(nn.Flatten(), DATA, Config(), path / "bn")), "no parameters"),

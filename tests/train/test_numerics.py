@@ -5,6 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from bayesnorm.train import Config
+from bayesnorm.train.numerics import numerics
 
 CASES = {
     "default": "pass",
@@ -62,3 +66,19 @@ def test_what_the_caller_chose_has_no_influence(name: str, inside: dict[str, dic
     single, older = ["ieee"] * 6, ["highest", False, False]
     assert inside[name]["fp32"] == inside[name]["bf16"] == [single, older]
     assert inside[name]["tf32"] == [["tf32"] * 3 + ["ieee"] * 3, ["high", True, True]]
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_so_are_deterministic_algorithms(chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether others only warn, and whether new memory is filled, which slows every operation down."""
+    filling = torch.utils.deterministic
+    monkeypatch.setattr(filling, "fill_uninitialized_memory", chosen)
+    torch.use_deterministic_algorithms(True, warn_only=chosen)
+    try:
+        with numerics(Config(lr=0.1), torch.device("cpu")):
+            inside = torch.is_deterministic_algorithms_warn_only_enabled(), filling.fill_uninitialized_memory
+        after = torch.is_deterministic_algorithms_warn_only_enabled(), filling.fill_uninitialized_memory
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert inside == (False, False)
+    assert after == (chosen, chosen)

@@ -15,6 +15,7 @@ from bayesnorm.data.base import IGNORE, Split
 from bayesnorm.data.batches import Batches
 from bayesnorm.data.passes import images_of
 from bayesnorm.errors import DivergedError
+from bayesnorm.evaluate import evaluate
 from bayesnorm.layers import norm_layers
 from bayesnorm.train.config import Config
 from bayesnorm.train.trainer import Trainer
@@ -295,6 +296,16 @@ def test_a_record_holds_what_was_measured(norm, scale):
     expected = {name: float((p.sigma / p.mean).mean()) for name, p in bayesnorm.posterior(net).items()}
     assert record["sigma_over_s"] == pytest.approx(expected)
     assert len(expected) == (3 if scale == "bayes" else 0)
+
+
+def test_images_are_augmented_for_the_record_by_the_seed_of_the_run():
+    data = made_up(augment=MOVES, augment_val=True)
+    trainer = trained(network("weight"), data, Config(batch=12, seed=3, train_eval=48), 0.02, 4)
+    record = trainer.measure()
+    for part, name in (("train", "train_eval_nll"), ("val", "val_nll")):
+        found = {seed: evaluate(trainer.net, data, part, seed=seed)["single"].measures.nll for seed in (0, 3)}
+        assert record[name] == pytest.approx(found[3], rel=1e-5)
+        assert record[name] != pytest.approx(found[0], rel=1e-3)
 
 
 def test_measuring_changes_nothing():

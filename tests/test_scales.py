@@ -369,6 +369,12 @@ def test_sigma_starts_relative_to_the_scale(sigma):
         assert torch.allclose(posterior.relative, torch.full_like(posterior.mean, sigma), rtol=1e-4)
 
 
+def test_one_sigma_of_all_channels_starts_relative_to_their_root_mean_square():
+    scale = scales.BayesScale(2, bayesnorm.Bayes(sigma_init=0.1, per_layer_variance=True), dtype=D)
+    scale.set_(torch.tensor([1.0, 7.0], dtype=D), torch.zeros(2, dtype=D))
+    assert scale.spread().tolist() == pytest.approx([0.5, 0.5])
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -127,6 +127,12 @@ def test_targets_of_a_wrong_kind():
     assert fails("mine, val", "(5, 5, 4)", val=Split(good.images, torch.zeros(5, 5, 4, dtype=torch.int64)))
 
 
+def test_objects_of_another_shape():
+    good = split(5, pixels=True)
+    wrong = dataclasses.replace(good, objects=good.targets.mT)
+    assert fails("mine, val", "objects of shape (5, 5, 4)", val=wrong)
+
+
 def test_nothing_annotated():
     nothing = torch.full((5, 4, 5), IGNORE)
     assert fails("mine, val", "no target", val=Split(split(5).images, nothing))

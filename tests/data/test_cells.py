@@ -434,3 +434,9 @@ def test_frames_that_nobody_annotated_are_counted(root, options, unused):
     data = cells(root, **options)
     assert data.unused == unused
     assert data.unused + len(data.train) + len(data.val) == 20
+
+
+def test_frames_of_a_sequence_that_is_not_asked_for_are_not_counted(root):
+    frame(root, "03", 0)
+    mask(root, "03", 0)
+    assert cells(root, split="01-02").unused == 10

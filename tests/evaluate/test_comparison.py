@@ -117,6 +117,14 @@ def test_objects_are_matched_as_in_an_evaluation() -> None:
     assert found.seg is not None
 
 
+def test_objects_of_images_that_are_augmented_are_not_matched() -> None:
+    """Training images are, and their objects are where they were before."""
+    data, net = made_up(pixels=True), network("weight", pixels=True)
+    objects = torch.ones_like(data.train.targets)
+    data = dataclasses.replace(data, train=dataclasses.replace(data.train, objects=objects))
+    assert judged(lambda x: deep_ensemble([net], x), data, part="train").measures.seg is None
+
+
 @pytest.mark.parametrize(
     ("net", "ways"),
     [

@@ -74,6 +74,13 @@ def test_pixels_that_do_not_count_may_predict_anything() -> None:
     assert effect(wild, targets) == effect(log_probs, targets)
 
 
+def test_a_class_can_be_the_one_that_does_not_count() -> None:
+    log_probs, targets = drawn(5, 6, 2)
+    tally = IndependenceTally(ignore_index=2)
+    tally.update(log_probs, targets)
+    assert tally.compute() == effect(log_probs, targets.masked_fill(targets == 2, IGNORE))
+
+
 def test_targets_of_another_shape_are_refused() -> None:
     log_probs, targets = drawn(5, 6, 2)
     with pytest.raises(ValueError, match="pass \\(N, classes, \\*space\\)"):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import bayesnorm
 from bayesnorm._predict import Prediction
-from bayesnorm.data import Split, digits, make_data
+from bayesnorm.data import Split, digits, make_data, passes
 from bayesnorm.data.foreign import range_of
 from bayesnorm.evaluate.ood import Separation, between, scores_of, separation, separations
 from bayesnorm.models import all_cnn
@@ -148,6 +148,15 @@ def test_two_data_sets_are_told_apart_as_by_their_predictions(scale, samples):
     expected = separations(own, foreign)
     for name, separation_ in found.items():
         assert separation_ == pytest.approx(expected[name], abs=1e-6)
+
+
+def test_it_does_not_depend_on_how_the_images_are_cut(monkeypatch):
+    """Every image has noise of its own, by its number."""
+    data, net = made_up(), network("weight", "bayes")
+    whole = between(net, data, data.train.images, samples=3)
+    monkeypatch.setattr(passes, "PIXELS", 5 * 8 * 8)
+    for name, parts in between(net, data, data.train.images, samples=3).items():
+        assert parts == pytest.approx(whole[name], abs=1e-6)
 
 
 def test_another_data_set_is_standardized_as_the_network_knows_it():

@@ -149,7 +149,7 @@ def test_objects_of_a_split_are_those_of_its_images(images: int, monkeypatch: py
 
 
 def test_objects_of_images_that_are_augmented_are_not_known() -> None:
-    """Where they have moved to is not: of training images, however little these are moved."""
+    """Training images are, and where their objects have moved to is not told."""
     data, net = masks()
     assert evaluate(net, data, "train")["single"].measures.seg is None
 

@@ -60,10 +60,14 @@ def test_steps_of_the_members_take_turns(tmp_path):
 def test_the_members_share_the_time(tmp_path, monkeypatch):
     """By a clock that goes on with their steps, 12 of each; the last ones are not over when they finish."""
     steps = []
+
+    def told(event):
+        if isinstance(event, Stepped):
+            steps.append(event)
+
     monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: float(len(steps))))
     found = {name: Member(network(None), DATA, Config(epochs=2, batch=8, lr=0.02), tmp_path / name) for name in "ab"}
-    callbacks = {name: [lambda event: steps.append(event) if isinstance(event, Stepped) else None] for name in found}
-    fit_fleet(found, callbacks=callbacks)
+    fit_fleet(found, callbacks={name: [told] for name in found})
     seconds = [RunFolder(tmp_path / name).diary.seconds() for name in found]
     assert (len(steps), seconds) == (24, [11.0, 11.0])
 

@@ -69,8 +69,8 @@ def test_what_the_caller_chose_has_no_influence(name: str, inside: dict[str, dic
 
 
 @pytest.mark.parametrize("chosen", [False, True])
-def test_so_are_deterministic_algorithms(chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether others only warn, and whether new memory is filled, which slows every operation down."""
+def test_determinism_is_put_back_as_the_caller_chose_it(chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether other algorithms only warn, and whether new memory is filled; inside, neither."""
     filling = torch.utils.deterministic
     monkeypatch.setattr(filling, "fill_uninitialized_memory", chosen)
     torch.use_deterministic_algorithms(True, warn_only=chosen)

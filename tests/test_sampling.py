@@ -107,6 +107,38 @@ def test_nested_blocks_start_anew_and_the_outer_one_goes_on() -> None:
         assert torch.equal(net(x), draws[2])
 
 
+@everywhere
+@torch.no_grad()
+def test_held_and_shared_draws_are_those_of_one_network(network: str, norm: str, scale: str) -> None:
+    net, x = converted(network, norm, scale), inputs(network, 6)
+    expected = bayesnorm.predict(net, x, samples=1, shared=True).log_probs
+    with bayesnorm.sampling(net, shared=True, held=True):
+        whole, parts = net(x), torch.cat([net(x[:2]), net(x[2:])])
+        assert torch.allclose(parts, whole, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(whole.log_softmax(1), expected, rtol=1e-5, atol=1e-6)
+    generator = torch.Generator().manual_seed(0)
+    others = []
+    for _ in range(2):
+        with bayesnorm.sampling(net, shared=True, held=True, generator=generator):
+            others.append(net(x))
+    assert not any(map(torch.allclose, (whole, *others), (*others, whole)))
+
+
+@torch.no_grad()
+def test_each_of_both_alone() -> None:
+    net, x = converted("conv2d", "analytic", "bayes"), inputs("conv2d", 1).expand(3, -1, -1, -1)
+    with bayesnorm.sampling(net):
+        first = net(x)
+    with bayesnorm.sampling(net, held=True):
+        assert torch.equal(net(x), first)
+        assert torch.equal(net(x), first)
+    with bayesnorm.sampling(net, shared=True):
+        one, two = net(x), net(x)
+    assert torch.allclose(one, one[:1].expand_as(one), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(one, two)
+    assert not torch.allclose(first[0], first[1])
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_what_has_the_mean_scales_has_them_inside_too_and_takes_no_draw(norm: str) -> None:
     net, x = converted("conv2d", norm, "bayes"), inputs("conv2d", 3)

@@ -70,12 +70,20 @@ def numbered(networks: Sequence[Runtime], samples: Tensor | None) -> Iterator[No
 
 
 @contextmanager
-def sampling(net: nn.Module, *, generator: torch.Generator | None = None) -> Iterator[None]:
+def sampling(
+    net: nn.Module, *, shared: bool = False, held: bool = False, generator: torch.Generator | None = None
+) -> Iterator[None]:
     """Inside, a network in evaluation mode draws its scales, anew at each call; restored also after an exception.
 
     The i-th call draws what sample i of :func:`bayesnorm.predict` draws. The noise of training is not touched.
 
+    ``shared`` and ``held`` together make it one network of the posterior, for all inputs and calls: the tiles of an
+    image or the steps of an episode are seen by the same one. A generator that goes on gives another at the next
+    ``with``.
+
     Arguments:
+        shared: one draw for all inputs of a call; else each input, by its place in the batch, has its own.
+        held: all calls draw what the first draws.
         generator: gives another key, hence other draws.
 
     >>> import bayesnorm
@@ -87,5 +95,5 @@ def sampling(net: nn.Module, *, generator: torch.Generator | None = None) -> Ite
     >>> torch.equal(net(x), net(x))
     True
     """
-    with drawing(runtimes(net), generator):
+    with drawing(runtimes(net), generator, shared=shared, held=held):
         yield

@@ -54,6 +54,7 @@ class Sampling:
         index: Monte Carlo index of the next call, or of each draw of a batched call ``(K,)``.
         first: index of the first input of the batch within the whole input.
         shared: one draw for all inputs.
+        held: the next call has the same index.
         expands: a batched call gets each input once, and the first random layer expands it to the draws.
         memory: statistics kept between calls, where the parameters are known not to change.
         given: standard normal draws by layer, in place of those of the stream; other layers draw nothing.
@@ -65,6 +66,7 @@ class Sampling:
     index: Tensor
     first: int = 0
     shared: bool = False
+    held: bool = False
     expands: bool = False
     memory: dict[int, dict[int, tuple[Tensor, Tensor]]] | None = None
     given: dict[int, Tensor] | None = None

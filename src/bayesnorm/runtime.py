@@ -168,7 +168,7 @@ class Runtime:
         if sampling is not None:
             rows = sampling.rows(x.size(0))
             found = Noise(rows, sampling.signs(len(rows)), sampling)
-            if sampling.index.dim() == 0:
+            if sampling.index.dim() == 0 and not sampling.held:
                 sampling.index = sampling.index + 1
             return found
         key, step = self.buffer("noise_key"), self.buffer("noise_step")

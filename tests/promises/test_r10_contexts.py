@@ -111,6 +111,15 @@ def _drawing(path: Path) -> Case:
     return _sampling.drawing(networks, None), lambda: [runtime.sampling for runtime in networks], _nothing
 
 
+def _still(path: Path) -> Case:
+    net = _normalized()
+    networks = _sampling.runtimes(net)
+    for runtime in networks:
+        key = _sampling.sampling_key(runtime, None)
+        runtime.sampling = _sampling.Sampling(key, torch.zeros_like(key))
+    return _sampling.still(net), lambda: [runtime.sampling for runtime in networks], _nothing
+
+
 def _numbered(path: Path) -> Case:
     networks = _sampling.runtimes(_normalized())
     return (
@@ -267,6 +276,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "bayesnorm._sampling.drawing": _drawing,
     "bayesnorm._sampling.numbered": _numbered,
     "bayesnorm._sampling.sampling": _sample,
+    "bayesnorm._sampling.still": _still,
     "bayesnorm._statistics.watched": _watched,
     "bayesnorm.bn_noise._watching": _watching,
     "bayesnorm.bn_noise._batch_mode": _batch_mode,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -29,44 +29,35 @@ def sampling_key(runtime: Runtime, generator: torch.Generator | None) -> Tensor:
 
 
 @contextmanager
-def drawing(networks: Sequence[Runtime], generator: torch.Generator | None, **options: Any) -> Iterator[None]:
-    """Inside, these networks draw their scales in evaluation mode; ``options`` are those of :class:`Sampling`."""
-    before = [runtime.sampling for runtime in networks]
+def with_each(networks: Sequence[Runtime], name: str, values: Sequence[Any]) -> Iterator[None]:
+    """Inside, an attribute of each of these networks has its value."""
+    before = [getattr(runtime, name) for runtime in networks]
     try:
-        for runtime in networks:
-            key = sampling_key(runtime, generator)
-            runtime.sampling = Sampling(key, torch.zeros_like(key), **options)
+        for runtime, value in zip(networks, values, strict=True):
+            setattr(runtime, name, value)
         yield
     finally:
         for runtime, old in zip(networks, before, strict=True):
-            runtime.sampling = old
+            setattr(runtime, name, old)
 
 
-@contextmanager
-def still(net: nn.Module) -> Iterator[None]:
+def drawing(
+    networks: Sequence[Runtime], generator: torch.Generator | None, **options: Any
+) -> AbstractContextManager[None]:
+    """Inside, these networks draw their scales in evaluation mode; ``options`` are those of :class:`Sampling`."""
+    keys = [sampling_key(runtime, generator) for runtime in networks]
+    return with_each(networks, "sampling", [Sampling(key, torch.zeros_like(key), **options) for key in keys])
+
+
+def still(net: nn.Module) -> AbstractContextManager[None]:
     """Inside, a network in evaluation mode has its mean scales, also in the middle of :func:`sampling`."""
     networks = runtimes(net)
-    before = [runtime.sampling for runtime in networks]
-    try:
-        for runtime in networks:
-            runtime.sampling = None
-        yield
-    finally:
-        for runtime, old in zip(networks, before, strict=True):
-            runtime.sampling = old
+    return with_each(networks, "sampling", [None] * len(networks))
 
 
-@contextmanager
-def numbered(networks: Sequence[Runtime], samples: Tensor | None) -> Iterator[None]:
+def numbered(networks: Sequence[Runtime], samples: Tensor | None) -> AbstractContextManager[None]:
     """Inside, training noise takes the number of each sample of the batch from ``samples``."""
-    before = [runtime.samples for runtime in networks]
-    try:
-        for runtime in networks:
-            runtime.samples = samples
-        yield
-    finally:
-        for runtime, old in zip(networks, before, strict=True):
-            runtime.samples = old
+    return with_each(networks, "samples", [samples] * len(networks))
 
 
 @contextmanager

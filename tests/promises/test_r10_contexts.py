@@ -106,24 +106,10 @@ def _seeded(path: Path) -> Case:
     )
 
 
-def _drawing(path: Path) -> Case:
-    networks = _sampling.runtimes(_normalized())
-    return _sampling.drawing(networks, None), lambda: [runtime.sampling for runtime in networks], _nothing
-
-
-def _still(path: Path) -> Case:
-    net = _normalized()
-    networks = _sampling.runtimes(net)
-    for runtime in networks:
-        key = _sampling.sampling_key(runtime, None)
-        runtime.sampling = _sampling.Sampling(key, torch.zeros_like(key))
-    return _sampling.still(net), lambda: [runtime.sampling for runtime in networks], _nothing
-
-
-def _numbered(path: Path) -> Case:
+def _with_each(path: Path) -> Case:
     networks = _sampling.runtimes(_normalized())
     return (
-        _sampling.numbered(networks, torch.arange(3)),
+        _sampling.with_each(networks, "samples", [torch.arange(3)]),
         lambda: [runtime.samples for runtime in networks],
         _nothing,
     )
@@ -273,10 +259,8 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "bayesnorm._linearize._frozen": _frozen,
     "bayesnorm.evaluate._bn_draws.restored": _restored,
     "bayesnorm.evaluate.baselines._seeded": _seeded,
-    "bayesnorm._sampling.drawing": _drawing,
-    "bayesnorm._sampling.numbered": _numbered,
     "bayesnorm._sampling.sampling": _sample,
-    "bayesnorm._sampling.still": _still,
+    "bayesnorm._sampling.with_each": _with_each,
     "bayesnorm._statistics.watched": _watched,
     "bayesnorm.bn_noise._watching": _watching,
     "bayesnorm.bn_noise._batch_mode": _batch_mode,
